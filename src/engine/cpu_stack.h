@@ -1,0 +1,37 @@
+// Puts a served model together on this machine: model, thread pool, arena, CPU runner, engine. What `serve`, `chat` and
+// tests start from.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "model/forward.h"
+#include "model/model.h"
+
+namespace kvasir {
+
+struct StackOptions {
+  std::string model_path;
+  int32_t threads = 0;         // 0: physical cores allowed
+  int32_t block_tokens = 16;
+  uint64_t kv_bytes = 0;       // 0: half of free memory, no more than max_num_seqs full contexts need
+  int64_t kv_blocks = 0;       // wins over kv_bytes
+  std::string kv_type_k = "f16", kv_type_v = "f16";
+  Precision precision = Precision::kDefault;
+  EngineOptions engine;
+};
+
+class CpuStack {
+ public:
+  static Result<std::unique_ptr<CpuStack>> Make(const StackOptions& options, StepObserver* observer,
+                                                const LoadProgress& progress = {});
+  virtual ~CpuStack() = default;
+  virtual Engine& engine() = 0;
+  virtual const Model& model() const = 0;
+  virtual uint64_t pool_bytes() const = 0;
+};
+
+}  // namespace kvasir

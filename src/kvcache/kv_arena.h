@@ -1,0 +1,22 @@
+// KvArena: where the bytes of blocks are. One of the five seams; a GPU would bring its own.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/ids.h"
+#include "kvcache/kv_layout.h"
+
+namespace kvasir {
+
+class KvArena {
+ public:
+  virtual ~KvArena() = default;
+  virtual const KvLayout& layout() const = 0;
+  virtual int32_t blocks() const = 0;
+  virtual std::byte* base() = 0;  // block b starts at base() + b * layout().block_bytes()
+  // Copies the first `tokens` slots of every layer (a whole block's bytes if tokens == block_tokens).
+  virtual void CopyBlock(BlockId from, BlockId to) = 0;
+};
+
+}  // namespace kvasir
