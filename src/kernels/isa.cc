@@ -1,0 +1,76 @@
+#include "kernels/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+namespace kvasir {
+namespace {
+
+Isa FirstIsa() {
+  const char* wanted = std::getenv("KVASIR_ISA");
+  if (wanted != nullptr) {
+    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+      if (IsaName(isa) == wanted && IsaSupported(isa)) return isa;
+    }
+  }
+  return BestIsa();
+}
+
+std::atomic<Isa>& Current() {
+  static std::atomic<Isa> current(FirstIsa());
+  return current;
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+// __builtin_cpu_supports also asks XGETBV whether the system saves the wide registers.
+bool IsaSupported(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    case Isa::kAvx512:
+      return IsaSupported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+  }
+  return false;
+}
+
+Isa BestIsa() {
+  if (IsaSupported(Isa::kAvx512)) return Isa::kAvx512;
+  if (IsaSupported(Isa::kAvx2)) return Isa::kAvx2;
+  return Isa::kPortable;
+}
+
+Isa CurrentIsa() {
+  return Current().load(std::memory_order_relaxed);
+}
+
+Status SetIsa(Isa isa) {
+  if (!IsaSupported(isa)) {
+    return InvalidArgument("instruction set " + std::string(IsaName(isa)) +
+                               " is not supported by this CPU; the best it has is " +
+                               std::string(IsaName(BestIsa())),
+                           "isa");
+  }
+  Current().store(isa, std::memory_order_relaxed);
+  return Status::Ok();
+}
+
+}  // namespace kvasir
