@@ -1,6 +1,11 @@
 // e^x on 16 lanes, the same bits as ExpScalar (exp_inl.h). Only for files compiled with AVX-512 F.
 #pragma once
 
+#if defined(__GNUC__) && !defined(__clang__)
+// g++ 12 takes the deliberately undefined vectors inside its own intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "kernels/exp_inl.h"

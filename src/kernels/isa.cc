@@ -1,11 +1,22 @@
 #include "kernels/isa.h"
 
+#include <cpuid.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <string>
 
 namespace kvasir {
 namespace {
+
+// clang 14 does not know "f16c" as a name.
+bool HasF16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 
 Isa FirstIsa() {
   const char* wanted = std::getenv("KVASIR_ISA");
@@ -43,7 +54,7 @@ bool IsaSupported(Isa isa) {
       return true;
     case Isa::kAvx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+             __builtin_cpu_supports("bmi2") && HasF16c();
     case Isa::kAvx512:
       return IsaSupported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
