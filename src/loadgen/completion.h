@@ -1,0 +1,73 @@
+// One streamed completion against an OpenAI-compatible server, timed from the outside.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "loadgen/http_client.h"
+
+namespace kvasir {
+
+// Who is asked and how.
+struct Target {
+  HttpUrl url;
+  std::string model;
+  std::string api_key;
+  bool text = false;  // prompts as common words instead of token ids
+  double timeout_s = 600;
+};
+
+// A prompt is a list of units: token ids, or in text mode indices of common words (about one token
+// each).
+using PromptUnits = std::vector<int32_t>;
+
+struct CompletionJob {
+  PromptUnits prompt;
+  int32_t output_tokens = 16;
+};
+
+struct Outcome {
+  // "" if all went well, else what to count it under: "http 429", "connect", "timeout", "broken
+  // stream".
+  std::string error;
+  std::string detail;  // the server's or the system's own words, one line
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  std::vector<int64_t> token_ns;  // arrival of each chunk that carried output
+  int64_t prompt_tokens = 0;      // from usage, else what was sent
+  int64_t output_tokens = 0;      // from usage, else the number of chunks
+  int64_t cached_tokens = 0;      // from usage.prompt_tokens_details
+  bool ok() const { return error.empty(); }
+};
+
+// Common English words for text mode; a unit is an index below its size.
+const std::vector<std::string>& BenchWords();
+
+// The JSON body of POST /v1/completions: greedy, ignore_eos, streamed, with usage.
+std::string CompletionBody(const Target& target, const CompletionJob& job);
+
+// Runs one job. Never fails: what went wrong stands in the outcome. Any thread.
+Outcome RunCompletion(const Target& target, const CompletionJob& job);
+
+// First model of GET /v1/models.
+Result<std::string> FirstModel(const Target& target);
+
+// Takes SSE events one after the other and fills an outcome. Public for tests.
+class CompletionReader {
+ public:
+  explicit CompletionReader(Outcome* outcome) : outcome_(outcome) {}
+  // Returns false at [DONE] or at a fault (which then stands in the outcome).
+  bool OnEvent(std::string_view data, int64_t now_ns);
+  bool done() const { return done_; }
+  void Finish();  // the stream ended: fills what usage did not say
+
+ private:
+  Outcome* outcome_;
+  bool done_ = false;
+  bool has_usage_ = false;
+};
+
+}  // namespace kvasir
