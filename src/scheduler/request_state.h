@@ -1,0 +1,31 @@
+// Private to the scheduler: what it knows of one request.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace kvasir {
+
+struct Scheduler::RequestState {
+  RequestId id;
+  uint64_t arrival = 0;
+  int32_t max_tokens = 0;
+  int64_t enqueued_ns = 0;
+  int64_t deadline_ns = INT64_MAX;
+  std::optional<int64_t> scheduled_ns;
+  bool forked =
+      false;  // the prompt has been computed; from then on each choice has a sequence of its own
+  int32_t open = 0;                                  // choices that have not ended
+  int32_t in_queue = 0;                              // sequences waiting
+  std::vector<bool> ended;                           // per choice
+  std::vector<std::unique_ptr<Sequence>> sequences;  // per choice; null if ended or not forked yet
+
+  int32_t choices() const { return static_cast<int32_t>(ended.size()); }
+  Sequence* sequence(int32_t choice) const { return sequences[static_cast<size_t>(choice)].get(); }
+};
+
+}  // namespace kvasir
