@@ -1,9 +1,10 @@
 // Attention over a paged KV cache. Knows tables of block numbers and strides; no request, no pool.
 //
-// Promise 3: the result of one query row depends on that row and on the K and V at positions 0..p only. The KV range is cut
-// into spans of kAttentionSpan tokens at absolute positions; each span gives (max, sum, accumulator) with its tokens in
-// ascending order, and spans are folded in ascending order. Rows of one call share reads, never arithmetic. Every
-// instruction set computes the same bits. Positions past a row's own are masked before any arithmetic: the bytes of a
+// Promise 3: the result of one query row depends on that row and on the K and V at positions 0..p
+// only. The KV range is cut into spans of kAttentionSpan tokens at absolute positions; each span
+// gives (max, sum, accumulator) with its tokens in ascending order, and spans are folded in
+// ascending order. Rows of one call share reads, never arithmetic. Every instruction set computes
+// the same bits. Positions past a row's own are masked before any arithmetic: the bytes of a
 // recycled block are never read as numbers.
 #pragma once
 
@@ -17,15 +18,16 @@
 
 namespace kvasir {
 
-inline constexpr int kAttentionSpan = 256;  // tokens; a multiple of every block size served (8 to 256)
+inline constexpr int kAttentionSpan =
+    256;  // tokens; a multiple of every block size served (8 to 256)
 
 // One layer's K and V inside the arena. Element layout inside a head: quant/kv_format.h.
 struct PagedKv {
-  std::byte* base = nullptr;   // first byte of block 0
-  size_t block_stride = 0;     // bytes from one block to the next
-  size_t k_offset = 0;         // bytes from the start of a block to this layer's K (head 0)
-  size_t v_offset = 0;         // the same for V
-  int block_tokens = 0;        // power of two, 8 to 256
+  std::byte* base = nullptr;  // first byte of block 0
+  size_t block_stride = 0;    // bytes from one block to the next
+  size_t k_offset = 0;        // bytes from the start of a block to this layer's K (head 0)
+  size_t v_offset = 0;        // the same for V
+  int block_tokens = 0;       // power of two, 8 to 256
   int kv_heads = 0;
   int k_dim = 0;
   int v_dim = 0;
@@ -33,8 +35,9 @@ struct PagedKv {
   KvType v_type = KvType::kF16;
 };
 
-// The query tokens of one sequence in this call: rows [row, row + tokens) of q/k/v/out, at positions
-// [position, position + tokens). Its cache must hold blocks for all positions below position + tokens.
+// The query tokens of one sequence in this call: rows [row, row + tokens) of q/k/v/out, at
+// positions [position, position + tokens). Its cache must hold blocks for all positions below
+// position + tokens.
 struct AttentionSpanOfSequence {
   const int32_t* block_table = nullptr;  // block numbers, entry i holds tokens [i*B, (i+1)*B)
   int32_t position = 0;
@@ -42,9 +45,10 @@ struct AttentionSpanOfSequence {
   int32_t row = 0;
 };
 
-// Writes K and V of the new tokens into the cache in its own format (after RoPE). k: rows of kv_heads*k_dim floats.
-void WriteKv(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences, const float* k, size_t ldk,
-             const float* v, size_t ldv, Executor& executor);
+// Writes K and V of the new tokens into the cache in its own format (after RoPE). k: rows of
+// kv_heads*k_dim floats.
+void WriteKv(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences, const float* k,
+             size_t ldk, const float* v, size_t ldv, Executor& executor);
 
 class AttentionScratch {
  public:
@@ -59,10 +63,12 @@ class AttentionScratch {
   std::unique_ptr<Rep> rep_;
 };
 
-// out[row][head][v_dim] = softmax(scale * q . K) V, causal. q: rows of query_heads*k_dim floats (query head h reads KV head
-// h / (query_heads / kv_heads)); out: rows of query_heads*v_dim. WriteKv for the same tokens has already run: a chunk
-// attends to its own tokens as the cache gives them back.
-void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences, int query_heads, float scale,
-                    const float* q, size_t ldq, float* out, size_t ldo, AttentionScratch& scratch, Executor& executor);
+// out[row][head][v_dim] = softmax(scale * q . K) V, causal. q: rows of query_heads*k_dim floats
+// (query head h reads KV head h / (query_heads / kv_heads)); out: rows of query_heads*v_dim.
+// WriteKv for the same tokens has already run: a chunk attends to its own tokens as the cache gives
+// them back.
+void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
+                    int query_heads, float scale, const float* q, size_t ldq, float* out,
+                    size_t ldo, AttentionScratch& scratch, Executor& executor);
 
 }  // namespace kvasir

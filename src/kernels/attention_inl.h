@@ -1,0 +1,260 @@
+// The body of the vector paths, written over a vector type V and compiled once per instruction set.
+// Include it in exactly the files that are compiled for one; everything is in an unnamed namespace,
+// and nothing here calls an inline function of a shared header, so no code with wide instructions
+// can be linked into another path.
+//
+// V gives: F (the register), kLanes, Zero, Set (broadcast), Fma, Add, Sub, Max, Exp,
+// Load<KvType>(bytes), LoadPart<KvType>(bytes, n) (n < kLanes elements, zeros after), Get and Put
+// (floats), KeepFirst(x, n, otherwise).
+//
+// Scores: a lane is a token, a block of R rows by N vectors of tokens is one chain of fma per row
+// and token over ascending channels. Values: a lane is a channel, R rows by N vectors of channels,
+// one chain over ascending tokens.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/attention_kernels.h"
+
+namespace kvasir::internal {
+namespace {
+
+template <KvType kType>
+constexpr size_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
+
+// Where vector `index` of the span's tokens starts in K.
+template <class V, KvType kType>
+inline const std::byte* KeyVector(const SpanRows& in, int index) {
+  const int tile = in.block_tokens < kKvTileTokens ? in.block_tokens : kKvTileTokens;
+  const int token = index * V::kLanes;
+  const int in_block = token % in.block_tokens;
+  const auto elements =
+      static_cast<size_t>(in_block / tile * tile) * static_cast<size_t>(in.k_dim) +
+      static_cast<size_t>(in_block % tile);
+  return in.k[token / in.block_tokens] + elements * kElementBytes<kType>;
+}
+
+template <class V, KvType kType, int R, int N>
+void ScoreVectors(const SpanRows& in, int index) {
+  using F = typename V::F;
+  const std::byte* k[N];
+  for (int n = 0; n < N; ++n) k[n] = KeyVector<V, kType>(in, index + n);
+  F acc[R][N];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) acc[r][n] = V::Zero();
+  }
+  const int tile = in.block_tokens < kKvTileTokens ? in.block_tokens : kKvTileTokens;
+  const size_t stride = static_cast<size_t>(tile) * kElementBytes<kType>;
+  const float* q = in.q;
+  const size_t end = static_cast<size_t>(in.k_dim) * stride;
+  for (size_t at = 0; at < end; at += stride, q += R) {
+    F key[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) key[n] = V::template Load<kType>(k[n] + at);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const F query = V::Set(q[r]);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) acc[r][n] = V::Fma(query, key[n], acc[r][n]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n)
+      V::Put(in.scores + r * kAttentionSpan + (index + n) * V::kLanes, acc[r][n]);
+  }
+}
+
+template <class V, KvType kType, int R>
+void Scores(const SpanRows& in) {
+  constexpr int kN = V::Columns(R);
+  const int vectors = (in.visible[R - 1] + V::kLanes - 1) / V::kLanes;
+  int index = 0;
+  for (; index + kN <= vectors; index += kN) ScoreVectors<V, kType, R, kN>(in, index);
+  for (; index < vectors; ++index) ScoreVectors<V, kType, R, 1>(in, index);
+}
+
+// Scores of one row to exponentials, in place; what lies past the visible tokens becomes 0 and is
+// never used.
+template <class V>
+void SoftmaxRow(const SpanRows& in, int row) {
+  using F = typename V::F;
+  constexpr int kSums = kAttentionSums / V::kLanes;
+  float* scores = in.scores + row * kAttentionSpan;
+  const int visible = in.visible[row];
+  const F lowest = V::Set(-__builtin_inff());
+  F max = lowest;
+  for (int t = 0; t < visible; t += V::kLanes) {
+    max = V::Max(V::KeepFirst(V::Get(scores + t), visible - t, lowest), max);
+  }
+  alignas(64) float lanes[kAttentionSums];
+  V::Put(lanes, max);
+  float top = lanes[0];
+  for (int i = 1; i < V::kLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
+  const F base = V::Set(top);
+  F sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = V::Zero();
+  for (int t = 0; t < visible; t += kAttentionSums) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) {
+      float* at = scores + t + i * V::kLanes;
+      const F p =
+          V::KeepFirst(V::Exp(V::Sub(V::Get(at), base)), visible - t - i * V::kLanes, V::Zero());
+      V::Put(at, p);
+      sums[i] = V::Add(sums[i], p);
+    }
+  }
+  for (int i = 0; i < kSums; ++i) V::Put(lanes + i * V::kLanes, sums[i]);
+  for (int width = kAttentionSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  in.max[row] = top;
+  in.sum[row] = lanes[0];
+}
+
+// Channels [channel, channel + N * kLanes) of all rows; with kPart the only vector holds `part`
+// channels.
+template <class V, KvType kType, int R, int N, bool kPart>
+void ValueVectors(const SpanRows& in, int channel, int part) {
+  using F = typename V::F;
+  static_assert(N == 1 || !kPart);
+  const size_t stride = static_cast<size_t>(in.v_dim) * kElementBytes<kType>;
+  const size_t first = static_cast<size_t>(channel) * kElementBytes<kType>;
+  F acc[R][N];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) acc[r][n] = V::Zero();
+  }
+  const int common = in.visible[0] < 0 ? 0 : in.visible[0];  // tokens that every row sees
+  const int seen = in.visible[R - 1];
+  for (int start = 0; start < seen; start += in.block_tokens) {
+    const std::byte* v = in.v[start / in.block_tokens] + first;
+    const int stop = start + in.block_tokens < seen ? start + in.block_tokens : seen;
+    const int full = stop < common ? stop : common;
+    int t = start;
+    for (; t < full; ++t, v += stride) {
+      F p[R];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) p[r] = V::Set(in.scores[r * kAttentionSpan + t]);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        F value;
+        if constexpr (kPart) {
+          value = V::template LoadPart<kType>(v, part);
+        } else {
+          value = V::template Load<kType>(v + static_cast<size_t>(n) * V::kLanes *
+                                                  kElementBytes<kType>);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) acc[r][n] = V::Fma(p[r], value, acc[r][n]);
+      }
+    }
+    for (; t < stop; ++t, v += stride) {
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        F value;
+        if constexpr (kPart) {
+          value = V::template LoadPart<kType>(v, part);
+        } else {
+          value = V::template Load<kType>(v + static_cast<size_t>(n) * V::kLanes *
+                                                  kElementBytes<kType>);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          if (t < in.visible[r]) {
+            acc[r][n] = V::Fma(V::Set(in.scores[r * kAttentionSpan + t]), value, acc[r][n]);
+          }
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    if (in.visible[r] <= 0) continue;
+    float* out = in.acc + static_cast<size_t>(r) * in.acc_stride + channel;
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) V::Put(out + n * V::kLanes, acc[r][n]);
+  }
+}
+
+template <class V, KvType kType, int R>
+void Values(const SpanRows& in) {
+  constexpr int kN = V::Columns(R);
+  int channel = 0;
+  for (; channel + kN * V::kLanes <= in.v_dim; channel += kN * V::kLanes) {
+    ValueVectors<V, kType, R, kN, false>(in, channel, 0);
+  }
+  if constexpr (kN > 2) {
+    for (; channel + 2 * V::kLanes <= in.v_dim; channel += 2 * V::kLanes) {
+      ValueVectors<V, kType, R, 2, false>(in, channel, 0);
+    }
+  }
+  for (; channel + V::kLanes <= in.v_dim; channel += V::kLanes) {
+    ValueVectors<V, kType, R, 1, false>(in, channel, 0);
+  }
+  if (channel < in.v_dim) ValueVectors<V, kType, R, 1, true>(in, channel, in.v_dim - channel);
+}
+
+// V: for channels and 16-token tiles; Narrow: the vector of at most 8 lanes, for 8-token tiles.
+template <class V, class Narrow, int R>
+void SpanOfRows(const SpanRows& in) {
+  auto scores = [&in]<KvType kType>() {
+    if (V::kLanes > in.block_tokens) {
+      Scores<Narrow, kType, R>(in);
+    } else {
+      Scores<V, kType, R>(in);
+    }
+  };
+  switch (in.k_type) {
+    case KvType::kF32:
+      scores.template operator()<KvType::kF32>();
+      break;
+    case KvType::kF16:
+      scores.template operator()<KvType::kF16>();
+      break;
+    default:
+      scores.template operator()<KvType::kBf16>();
+      break;
+  }
+  for (int r = 0; r < R; ++r) {
+    if (in.visible[r] > 0) SoftmaxRow<V>(in, r);
+  }
+  switch (in.v_type) {
+    case KvType::kF32:
+      Values<V, KvType::kF32, R>(in);
+      break;
+    case KvType::kF16:
+      Values<V, KvType::kF16, R>(in);
+      break;
+    default:
+      Values<V, KvType::kBf16, R>(in);
+      break;
+  }
+}
+
+template <class V, class Narrow, int kRows>
+void SpanOfAny(const SpanRows& in) {
+  if constexpr (kRows > 0) {
+    if (in.rows == kRows) {
+      SpanOfRows<V, Narrow, kRows>(in);
+    } else {
+      SpanOfAny<V, Narrow, kRows - 1>(in);
+    }
+  }
+}
+
+template <class V>
+void Fold(float* acc, const float* part, float a, float b, size_t n) {
+  const typename V::F fa = V::Set(a);
+  const typename V::F fb = V::Set(b);
+  for (size_t i = 0; i < n; i += V::kLanes) {
+    V::Put(acc + i, V::Fma(V::Get(part + i), fb, V::Mul(V::Get(acc + i), fa)));
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::internal
