@@ -1,4 +1,5 @@
-// A loaded model: config, packed weights, and the tokenizer's raw material. Immutable after Load; any thread may read.
+// A loaded model: config, packed weights, and the tokenizer's raw material. Immutable after Load;
+// any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace kvasir {
 
 struct LayerWeights {
   std::vector<float> attn_norm, ffn_norm;
-  // One matrix where the types agree (q, k, v stacked; gate, up stacked), else one per tensor, in that order.
+  // One matrix where the types agree (q, k, v stacked; gate, up stacked), else one per tensor, in
+  // that order.
   std::vector<PackedMatrix> qkv;
   std::vector<float> qkv_bias;  // heads*k_dim + kv_heads*(k_dim+v_dim) floats, empty if none
   PackedMatrix attn_output;
@@ -30,14 +32,17 @@ using LoadProgress = std::function<void(double fraction)>;
 
 class Model {
  public:
-  // path: a GGUF file, or the first of its shards. Fails with kDataLoss / kUnimplemented / kNotFound; the message starts
-  // with the file's name and gives the offset where that helps.
-  static Result<std::unique_ptr<Model>> Load(const std::string& path, Executor& executor, const LoadProgress& progress = {});
+  // path: a GGUF file, or the first of its shards. Fails with kDataLoss / kUnimplemented /
+  // kNotFound; the message starts with the file's name and gives the offset where that helps.
+  static Result<std::unique_ptr<Model>> Load(const std::string& path, Executor& executor,
+                                             const LoadProgress& progress = {});
 
   const ModelConfig& config() const { return config_; }
   const GgufFile& file() const { return file_; }  // metadata stays readable (tokenizer, template)
   size_t weight_bytes() const;                    // packed, in memory
-  uint64_t fingerprint() const { return fingerprint_; }  // of metadata that matters and all tensor bytes sampled at fixed places
+  uint64_t fingerprint() const {
+    return fingerprint_;
+  }  // of metadata that matters and all tensor bytes sampled at fixed places
 
   PackedMatrix embedding;  // also the output head if tied
   std::vector<LayerWeights> layers;
@@ -53,7 +58,8 @@ class Model {
   uint64_t fingerprint_ = 0;
 };
 
-// Checks a file's metadata and tensor shapes without touching weights: what `inspect`, the planner and Load share.
+// Checks a file's metadata and tensor shapes without touching weights: what `inspect`, the planner
+// and Load share.
 Result<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 }  // namespace kvasir
