@@ -1,0 +1,186 @@
+// The parts of the program that need no model.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "apps/api_keys.h"
+#include "apps/command.h"
+#include "apps/kv_flags.h"
+#include "apps/line_reader.h"
+#include "apps/model_path.h"
+#include "base/hash.h"
+
+namespace kvasir {
+namespace {
+
+// A pipe whose reading end is given away.
+class Pipe {
+ public:
+  Pipe() { KVASIR_CHECK(pipe(fds_) == 0); }
+  ~Pipe() {
+    CloseWriter();
+    close(fds_[0]);
+  }
+  int reader() const { return fds_[0]; }
+  void Write(const std::string& text) {
+    KVASIR_CHECK(write(fds_[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
+  void CloseWriter() {
+    if (fds_[1] >= 0) close(fds_[1]);
+    fds_[1] = -1;
+  }
+
+ private:
+  int fds_[2] = {-1, -1};
+};
+
+TEST(LineReader, LinesContinuationsAndTheLastOne) {
+  Pipe pipe;
+  std::atomic<bool> interrupted{false};
+  pipe.Write("one\r\n\ntwo\\\nmore\\\nend\nlast\\");
+  pipe.CloseWriter();
+  LineReader reader(pipe.reader(), &interrupted);
+  for (const char* expected : {"one", "", "two\nmore\nend", "last\\"}) {
+    const LineReader::Line line = reader.Next();
+    EXPECT_EQ(line.kind, LineReader::Kind::kLine);
+    EXPECT_EQ(line.text, expected);
+  }
+  EXPECT_EQ(reader.Next().kind, LineReader::Kind::kEnd);
+  EXPECT_EQ(reader.Next().kind, LineReader::Kind::kEnd);
+}
+
+TEST(LineReader, AnInterruptDropsWhatWasTyped) {
+  Pipe pipe;
+  std::atomic<bool> interrupted{true};
+  pipe.Write("half");
+  LineReader reader(pipe.reader(), &interrupted);
+  EXPECT_EQ(reader.Next().kind, LineReader::Kind::kInterrupted);
+  interrupted = false;
+  pipe.Write("half\nwhole\n");
+  EXPECT_EQ(reader.Next().text,
+            "halfhalf");  // the first was still in the pipe, as a terminal would have dropped it
+  EXPECT_EQ(reader.Next().text, "whole");
+}
+
+TEST(LineReader, ALongMessageIsBounded) {
+  std::FILE* file = std::tmpfile();
+  const std::string chunk(1 << 20, 'x');
+  for (int i = 0; i < 12; ++i) std::fwrite(chunk.data(), 1, chunk.size(), file);
+  std::fputs("\nnext\n", file);
+  std::fflush(file);
+  lseek(fileno(file), 0, SEEK_SET);
+  std::atomic<bool> interrupted{false};
+  LineReader reader(fileno(file), &interrupted);
+  EXPECT_LE(reader.Next().text.size(), LineReader::kMessageBytesMax);
+  std::fclose(file);
+}
+
+TEST(ModelPath, Stem) {
+  EXPECT_EQ(ModelStem("/a/b/SmolLM2-135M-Instruct.Q4_1.gguf"), "SmolLM2-135M-Instruct.Q4_1");
+  EXPECT_EQ(ModelStem("big-00001-of-00003.gguf"), "big");
+  EXPECT_EQ(ModelStem("x-1-of-3.gguf"), "x-1-of-3");
+  EXPECT_EQ(ModelStem(""), "model");
+}
+
+TEST(ModelPath, DemoAndFolders) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("kvasir_apps_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder / "kvasir/models");
+  const char* before = std::getenv("XDG_DATA_HOME");
+  const std::string saved = before != nullptr ? before : "";
+  setenv("XDG_DATA_HOME", folder.c_str(), 1);
+  const Result<std::string> missing = ResolveModelPath("demo");
+  EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(missing.status().message().find("kvasir-quickstart"), std::string::npos);
+  std::ofstream(DemoModelPath()) << "x";
+  EXPECT_EQ(ResolveModelPath("demo").value(), DemoModelPath());
+  EXPECT_EQ(ResolveModelPath(folder.string()).status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ResolveModelPath("no/such.gguf").value(), "no/such.gguf");
+  if (before != nullptr) {
+    setenv("XDG_DATA_HOME", saved.c_str(), 1);
+  } else {
+    unsetenv("XDG_DATA_HOME");
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
+  const auto message = [](auto change) {
+    KvFlags flags;
+    change(&flags);
+    return flags.Validate().message();
+  };
+  EXPECT_EQ(message([](KvFlags*) {}), "");
+  EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "f32"; }), "");
+  for (const char* type : {"i8", "q8_0", "fp8", "i4"}) {
+    const std::string text = message([&](KvFlags* f) { f->kv_type = type; });
+    EXPECT_NE(text.find("not served yet; served are f32, f16, bf16"), std::string::npos) << text;
+    EXPECT_NE(text.find(type), std::string::npos) << text;
+  }
+  EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "i8"; }).find("--kv-type-k"),
+            std::string::npos);
+  EXPECT_NE(message([](KvFlags* f) { f->kv_type = "x9"; }), "");
+  for (const int size : {0, 4, 7, 24, 512, -16}) {
+    EXPECT_NE(message([&](KvFlags* f) { f->block_size = size; }).find("--block-size"),
+              std::string::npos);
+  }
+  EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "4Gigs"; }), "");
+  EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "0"; }), "");
+  EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "1G", f->kv_blocks = 5; }), "");
+}
+
+TEST(ApiKeys, FromFlagsAndFile) {
+  const std::string path = testing::TempDir() + "kvasir_keys_" + std::to_string(getpid());
+  std::ofstream(path) << "first\r\n\nsecond\n";
+  EXPECT_EQ(CollectApiKeys({"a"}, path).value(),
+            (std::vector<std::string>{"a", "first", "second"}));
+  std::ofstream(path) << "\n\n";
+  EXPECT_FALSE(CollectApiKeys({}, path).ok());
+  EXPECT_FALSE(CollectApiKeys({}, path + ".missing").ok());
+  for (const char* bad : {"", "a b", "a\n", "\xc3\xa9"})
+    EXPECT_FALSE(CollectApiKeys({bad}, "").ok()) << bad;
+  std::remove(path.c_str());
+}
+
+TEST(Command, ExitCodesAreTheContract) {
+  EXPECT_EQ(ExitCodeOf(Status::Ok()), 0);
+  EXPECT_EQ(ExitCodeOf(Internal("x")), 1);
+  EXPECT_EQ(ExitCodeOf(Unavailable("x")), 1);
+  EXPECT_EQ(ExitCodeOf(InvalidArgument("x")), 2);
+  EXPECT_EQ(ExitCodeOf(NotFound("x")), 3);
+  EXPECT_EQ(ExitCodeOf(DataLoss("x")), 3);
+  EXPECT_EQ(ExitCodeOf(Unimplemented("x")), 3);
+  EXPECT_EQ(ExitCodeOf(OutOfMemory("x")), 4);
+}
+
+TEST(Command, TheCommandLineWinsOverTheConfigFile) {
+  const std::string path = testing::TempDir() + "kvasir_config_" + std::to_string(getpid());
+  std::ofstream(path) << "# comment\nport = 1234\nname = \"from file\"\n";
+  const auto parse = [&](std::vector<const char*> args, int* port, std::string* name) {
+    CLI::App app("test", "test");
+    app.add_option("--port", *port);
+    app.add_option("--name", *name);
+    AddConfigFlag(&app);
+    args.insert(args.begin(), "test");
+    int exit_code = 0;
+    return ParseFlags(&app, static_cast<int>(args.size()), args.data(), &exit_code) ? 0 : exit_code;
+  };
+  int port = 0;
+  std::string name;
+  EXPECT_EQ(parse({"--config", path.c_str(), "--port", "5"}, &port, &name), 0);
+  EXPECT_EQ(port, 5);
+  EXPECT_EQ(name, "from file");
+  EXPECT_EQ(parse({"--config", "/nonexistent/file"}, &port, &name), kExitUsage);
+  EXPECT_EQ(parse({"--port", "abc"}, &port, &name), kExitUsage);
+  EXPECT_EQ(parse({"--unknown"}, &port, &name), kExitUsage);
+  std::ofstream(path) << "prot = 1\n";
+  EXPECT_EQ(parse({"--config", path.c_str()}, &port, &name), kExitUsage);
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace kvasir

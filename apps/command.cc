@@ -1,0 +1,54 @@
+#include "apps/command.h"
+
+#include <iostream>
+
+namespace kvasir {
+
+ExitCode ExitCodeOf(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return kExitOk;
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kNotFound:
+    case StatusCode::kDataLoss:
+    case StatusCode::kUnimplemented:
+      return kExitModel;
+    case StatusCode::kOutOfMemory:
+      return kExitMemory;
+    default:
+      return kExitFailure;
+  }
+}
+
+int Fail(const Status& status) {
+  std::cerr << "kvasir: " << status.message() << std::endl;
+  return ExitCodeOf(status);
+}
+
+bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code) {
+  try {
+    app->parse(argc, argv);
+    return true;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // --help
+      app->exit(error, std::cout, std::cerr);
+      *exit_code = kExitOk;
+      return false;
+    }
+    std::cerr << app->get_name() << ": " << error.what() << "\nSee " << app->get_name() << " --help"
+              << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << app->get_name() << ": " << error.what() << std::endl;
+  }
+  *exit_code = kExitUsage;
+  return false;
+}
+
+void AddConfigFlag(CLI::App* app) {
+  app->set_config("--config", "",
+                  "file with these flags in TOML (port = 8080); the command line wins");
+  app->allow_config_extras(CLI::config_extras_mode::error);
+}
+
+}  // namespace kvasir

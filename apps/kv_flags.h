@@ -1,0 +1,30 @@
+// The flags about the KV cache that several commands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace kvasir {
+
+struct KvFlags {
+  int32_t block_size = 16;
+  std::string kv_type = "f16";
+  std::string kv_type_k, kv_type_v;  // "": as kv_type
+  std::string kv_mem;                // "": half of free memory
+  int64_t kv_blocks = 0;             // 0: by kv_mem
+
+  const std::string& type_k() const { return kv_type_k.empty() ? kv_type : kv_type_k; }
+  const std::string& type_v() const { return kv_type_v.empty() ? kv_type : kv_type_v; }
+  // Names the flag and what is possible: formats without kernels are refused here, with the list of
+  // those served.
+  Status Validate() const;
+};
+
+void AddKvTypeFlags(CLI::App* app,
+                    KvFlags* flags);  // --block-size, --kv-type, --kv-type-k, --kv-type-v
+void AddKvSizeFlags(CLI::App* app, KvFlags* flags);  // --kv-mem, --kv-blocks
+
+}  // namespace kvasir

@@ -1,0 +1,131 @@
+#include "apps/loaded_model.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+#include <map>
+
+#include "apps/model_path.h"
+#include "base/units.h"
+#include "server/tokenizer_from_gguf.h"
+
+namespace kvasir {
+namespace {
+
+Result<Precision> ParsePrecision(const std::string& name) {
+  static const std::map<std::string, Precision> known = {
+      {"fast", Precision::kFast}, {"default", Precision::kDefault}, {"exact", Precision::kExact}};
+  const auto it = known.find(name);
+  if (it != known.end()) return it->second;
+  return InvalidArgument("--precision " + name + ": must be fast, default or exact", "precision");
+}
+
+// Rewrites one line of the terminal; quiet elsewhere.
+class LoadLine {
+ public:
+  explicit LoadLine(const std::string& name) : name_(name), terminal_(isatty(STDERR_FILENO) != 0) {}
+  ~LoadLine() {
+    if (shown_ >= 0) std::fprintf(stderr, "\r\x1b[K");
+  }
+  LoadLine(const LoadLine&) = delete;
+  LoadLine& operator=(const LoadLine&) = delete;
+  void Show(double fraction) {
+    const int percent = static_cast<int>(fraction * 100);
+    if (!terminal_ || percent == shown_) return;
+    shown_ = percent;
+    std::fprintf(stderr, "\r\x1b[Kloading %s %d %%", name_.c_str(), percent);
+    std::fflush(stderr);
+  }
+
+ private:
+  std::string name_;
+  bool terminal_;
+  int shown_ = -1;
+};
+
+}  // namespace
+
+Status ModelFlags::Validate() const {
+  KVASIR_RETURN_IF_ERROR(ParsePrecision(precision).status());
+  KVASIR_RETURN_IF_ERROR(kv.Validate());
+  return engine.Validate();
+}
+
+void AddModelFlags(CLI::App* app, ModelFlags* flags) {
+  app->add_option("MODEL,--model", flags->model, "a .gguf file (the first of its shards), or demo")
+      ->required();
+  app->add_option("--threads", flags->threads,
+                  "compute threads (default: the physical cores allowed)")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--precision", flags->precision,
+                  "fast (8-bit activations), default (output head in two terms), exact (two terms "
+                  "everywhere)")
+      ->capture_default_str();
+  app->add_option("--max-model-len", flags->engine.max_model_len,
+                  "longest prompt + output in tokens (default: the model's context)")
+      ->check(CLI::Range(1, 2'000'000'000));
+  AddKvSizeFlags(app, &flags->kv);
+  AddKvTypeFlags(app, &flags->kv);
+}
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelFlags& flags,
+                                                       StepObserver* observer) {
+  KVASIR_RETURN_IF_ERROR(flags.Validate());
+  StackOptions options;
+  KVASIR_ASSIGN_OR_RETURN(options.model_path, ResolveModelPath(flags.model));
+  KVASIR_ASSIGN_OR_RETURN(options.precision, ParsePrecision(flags.precision));
+  options.threads = flags.threads;
+  options.block_tokens = flags.kv.block_size;
+  options.kv_type_k = flags.kv.type_k();
+  options.kv_type_v = flags.kv.type_v();
+  options.kv_blocks = flags.kv.kv_blocks;
+  if (!flags.kv.kv_mem.empty()) {
+    KVASIR_ASSIGN_OR_RETURN(options.kv_bytes, ParseSize(flags.kv.kv_mem, "kv-mem"));
+  }
+  options.engine = flags.engine;
+
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel());
+  loaded->name_ = flags.served_name.empty() ? ModelStem(options.model_path) : flags.served_name;
+  {
+    LoadLine line(loaded->name_);
+    KVASIR_ASSIGN_OR_RETURN(
+        loaded->stack_,
+        CpuStack::Make(options, observer, [&line](double fraction) { line.Show(fraction); }));
+  }
+  const GgufFile& file = loaded->stack_->model().file();
+  KVASIR_ASSIGN_OR_RETURN(loaded->tokenizer_, TokenizerFromGguf(file));
+  KVASIR_ASSIGN_OR_RETURN(loaded->chat_template_, ChatTemplateFromGguf(file, *loaded->tokenizer_));
+  loaded->engine().Start();
+  return loaded;
+}
+
+LoadedModel::~LoadedModel() {
+  if (stack_ != nullptr) engine().Stop();
+}
+
+ServedModel LoadedModel::served() const {
+  ServedModel served;
+  served.name = name_;
+  served.worker = &stack_->engine();
+  served.tokenizer = tokenizer_.get();
+  served.chat_template = chat_template_.get();
+  served.clock = &clock_;
+  served.created_unix_s = static_cast<int64_t>(std::time(nullptr));
+  return served;
+}
+
+std::string LoadedModel::Describe() const {
+  const WorkerInfo& info = stack_->engine().info();
+  const ModelConfig& config = stack_->model().config();
+  const int64_t pool_tokens = info.pool_blocks * info.block_tokens;
+  return "model " + name_ + " (" + config.architecture + ", " + std::to_string(config.layers) +
+         " layers, " + FormatSize(stack_->model().weight_bytes()) + " of weights), context " +
+         std::to_string(info.max_model_len) + " tokens, precision " + info.precision + ", isa " +
+         info.isa + ", " + std::to_string(info.threads) + " threads; KV pool " +
+         std::to_string(pool_tokens) + " tokens, " + FormatSize(stack_->pool_bytes()) + ", " +
+         std::to_string(info.pool_blocks) + " blocks of " + std::to_string(info.block_tokens) +
+         ", K " + info.kv_type_k + ", V " + info.kv_type_v;
+}
+
+}  // namespace kvasir
