@@ -1,0 +1,150 @@
+#include "kernels/matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/isa.h"
+#include "kernels/matmul_layout.h"
+#include "kernels/packed_matrix.h"
+#include "quant/block_codes.h"
+
+namespace kvasir {
+
+struct MatmulScratch::Rep {
+  std::vector<uint8_t> act;
+};
+
+MatmulScratch::MatmulScratch() : rep_(std::make_unique<Rep>()) {}
+MatmulScratch::~MatmulScratch() = default;
+
+namespace internal {
+
+MatmulKernels::RunTiles MatmulKernels::Find(WeightType type, ActMode mode) const {
+  for (int i = 0; i < count; ++i) {
+    if (entries[i].type == type) return entries[i].run[static_cast<int>(mode)];
+  }
+  return nullptr;
+}
+
+namespace {
+
+const MatmulKernels& Kernels() {
+  switch (CurrentIsa()) {
+    case Isa::kAvx512:
+      return MatmulAvx512();
+    case Isa::kAvx2:
+      return MatmulAvx2();
+    case Isa::kPortable:
+      break;
+  }
+  return MatmulPortable();
+}
+
+// Work below this many multiplications is not worth waking another thread for.
+constexpr int64_t kSerialWork = int64_t{1} << 15;
+constexpr size_t kPartsPerWorker = 4;
+
+void QuantizeRows(const MatmulKernels& kernels, QuantizeJob job, Executor& executor) {
+  const int groups = RowGroupCount(job.m);
+  const auto parts = std::min(static_cast<size_t>(groups),
+                              static_cast<size_t>(executor.workers()) * kPartsPerWorker);
+  if (parts <= 1 || job.m * job.columns < kSerialWork) {
+    job.first_group = 0;
+    job.last_group = groups;
+    kernels.quantize(job);
+    return;
+  }
+  const auto count = static_cast<size_t>(groups);
+  executor.ParallelFor(parts, [&](size_t part, int) {
+    QuantizeJob mine = job;
+    mine.first_group = static_cast<int>(count * part / parts);
+    mine.last_group = static_cast<int>(count * (part + 1) / parts);
+    kernels.quantize(mine);
+  });
+}
+
+ActMode ModeFor(const PackedMatrix& w, ActMode mode) {
+  return IsFloatType(w.type()) ? ActMode::kF32 : mode;
+}
+
+// Tiles of all targets counted through; part p takes the p-th share of them.
+void RunShare(const MatmulKernels& kernels, std::span<const MatmulTarget> targets, ActMode mode,
+              const TileJob& common, int64_t first, int64_t last) {
+  for (const MatmulTarget& target : targets) {
+    const PackedMatrix& w = *target.w;
+    if (w.rows() == 0) continue;
+    const PackedMatrix::Rep& rep = w.rep();
+    if (first < rep.tiles && last > 0) {
+      TileJob job = common;
+      job.tiles = rep.data.get();
+      job.tile_bytes = rep.tile_bytes;
+      job.scales_offset = rep.scales_offset;
+      job.out_rows = rep.rows;
+      job.first_tile = std::max<int64_t>(first, 0);
+      job.last_tile = std::min(last, rep.tiles);
+      job.y = target.y;
+      job.ldy = target.ldy;
+      job.bias = target.bias.empty() ? nullptr : target.bias.data();
+      kernels.Find(rep.type, ModeFor(w, mode))(job);
+    }
+    first -= rep.tiles;
+    last -= rep.tiles;
+  }
+}
+
+}  // namespace
+}  // namespace internal
+
+void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float* x, size_t ldx,
+                int m, MatmulScratch& scratch, Executor& executor) {
+  using namespace internal;
+  KVASIR_CHECK(m >= 0);
+  int64_t columns = 0;
+  int64_t tiles = 0;
+  bool quantised = false;
+  for (const MatmulTarget& target : targets) {
+    if (target.w->rows() == 0) continue;
+    KVASIR_CHECK(columns == 0 || columns == target.w->columns());
+    KVASIR_CHECK(target.bias.empty() ||
+                 static_cast<int64_t>(target.bias.size()) == target.w->rows());
+    columns = target.w->columns();
+    tiles += target.w->rep().tiles;
+    quantised |= ModeFor(*target.w, mode) != ActMode::kF32;
+  }
+  if (m == 0 || tiles == 0) return;
+  const MatmulKernels& kernels = Kernels();
+  TileJob common = {};
+  common.columns = columns;
+  common.x = x;
+  common.ldx = ldx;
+  common.m = m;
+  if (quantised) {
+    const int terms = mode == ActMode::kInt8x2 ? 2 : 1;
+    const auto rows = static_cast<size_t>(m + kGroupRows);  // room for padding
+    const size_t need =
+        rows * static_cast<size_t>(columns / kBlockColumns) * ActBlockBytes(1, terms);
+    std::vector<uint8_t>& act = scratch.rep().act;
+    if (act.size() < need) act.resize(need);
+    QuantizeRows(kernels, {x, ldx, m, columns, terms, 0, 0, act.data()}, executor);
+    common.act = act.data();
+  }
+  const int64_t work = tiles * kTileRows * columns * m;
+  auto parts = static_cast<int64_t>(static_cast<size_t>(executor.workers()) * kPartsPerWorker);
+  parts = std::min(parts, std::min(tiles, 1 + work / kSerialWork));
+  if (executor.workers() == 1 || parts <= 1) {
+    RunShare(kernels, targets, mode, common, 0, tiles);
+    return;
+  }
+  executor.ParallelFor(static_cast<size_t>(parts), [&](size_t part, int) {
+    const auto p = static_cast<int64_t>(part);
+    RunShare(kernels, targets, mode, common, tiles * p / parts, tiles * (p + 1) / parts);
+  });
+}
+
+void Matmul(const PackedMatrix& w, ActMode mode, const float* x, size_t ldx, int m, float* y,
+            size_t ldy, std::span<const float> bias, MatmulScratch& scratch, Executor& executor) {
+  const MatmulTarget target = {&w, y, ldy, bias};
+  MatmulMany(std::span(&target, 1), mode, x, ldx, m, scratch, executor);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,302 @@
+// The bodies of the products, written once over V (simd_portable.h, simd_avx2.h, simd_avx512.h). A
+// lane is an output row; no sum ever crosses lanes. All of it is templates over V, so copies for
+// different instruction sets never meet in linking.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/matmul_layout.h"
+#include "kernels/unroll.h"
+
+namespace kvasir::internal {
+
+template <class V>
+struct MatmulBody {
+  using F = typename V::F;
+
+  static float FloatAt(const uint8_t* p) {
+    float v;
+    std::memcpy(&v, p, sizeof(v));
+    return v;
+  }
+  static int32_t IntAt(const uint8_t* p) {
+    int32_t v;
+    std::memcpy(&v, p, sizeof(v));
+    return v;
+  }
+
+  // Weight scales of one block of 32 columns, per lane. Q6_K has two: high is for columns 16 to 31.
+  struct Scales {
+    F low, high, min;
+  };
+  template <WeightType kType>
+  static Scales LoadScales(const uint8_t* scales, int64_t block) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    const uint8_t* p = scales + (block / kFormat.super_blocks) * kFormat.scale_bytes;
+    const auto sub = static_cast<size_t>(block % kFormat.super_blocks);
+    if constexpr (kType == WeightType::kQ6_K) {
+      const F d = V::LoadHalf(p + 256);
+      return {V::Mul(d, V::LoadI8(p + 32 * sub)), V::Mul(d, V::LoadI8(p + 32 * sub + 16)), d};
+    } else if constexpr (kFormat.super_blocks == 8) {
+      const F d = V::Mul(V::LoadHalf(p + 256), V::LoadU8(p + 16 * sub));
+      return {d, d, V::Mul(V::LoadHalf(p + 288), V::LoadU8(p + 128 + 16 * sub))};
+    } else {
+      const F d = V::LoadHalf(p);
+      return {d, d, kFormat.has_min ? V::LoadHalf(p + 32) : d};
+    }
+  }
+
+  template <WeightType kType, int kRows, int kTerms>
+  static inline __attribute__((always_inline)) void IntegerBlock(
+      const typename V::template Codes<TileFormatOf(kType).code_bits>& codes, const Scales& w,
+      const uint8_t* act, F* acc) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
+      const uint8_t* term = act + t * kRows * 44;
+      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+        const F scale = V::Set(FloatAt(term + 4 * r));
+        const int32_t minus_sum = IntAt(term + 4 * (kRows + r));
+        const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows + 32 * r);
+        if constexpr (kType == WeightType::kQ6_K) {
+          const int32_t minus_low = IntAt(term + 4 * (2 * kRows + r));
+          const auto low = codes.template Dot<kFormat.zero, 0, 4>(q, minus_low);
+          const auto high = codes.template Dot<kFormat.zero, 4, 4>(q, minus_sum - minus_low);
+          acc[r] = V::Fma(V::FromInt(low), V::Mul(w.low, scale), acc[r]);
+          acc[r] = V::Fma(V::FromInt(high), V::Mul(w.high, scale), acc[r]);
+        } else {
+          const auto sum = codes.template Dot<kFormat.zero, 0, 8>(q, minus_sum);
+          acc[r] = V::Fma(V::FromInt(sum), V::Mul(w.low, scale), acc[r]);
+        }
+      }
+    }
+    if constexpr (kFormat.has_min) {
+      const uint8_t* factors = act + kTerms * kRows * 44;
+      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+        acc[r] = V::Fma(w.min, V::Set(FloatAt(factors + 4 * r)), acc[r]);
+      }
+    }
+  }
+
+  // One tile times one group of kRows rows, quantised.
+  template <WeightType kType, int kRows, int kTerms>
+  static void IntegerTile(const TileJob& job, int64_t tile, const RowGroup& group) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    const int64_t blocks = job.columns / kBlockColumns;
+    const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
+    const uint8_t* scales = codes + job.scales_offset;
+    const uint8_t* act = job.act + static_cast<size_t>(group.first) * static_cast<size_t>(blocks) *
+                                       ActBlockBytes(1, kTerms);
+    F acc[kRows];
+    KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const typename V::template Codes<kFormat.code_bits> block(codes);
+      const Scales w = LoadScales<kType>(scales, b);
+      IntegerBlock<kType, kRows, kTerms>(block, w, act, acc);
+      codes += kFormat.code_bytes;
+      act += ActBlockBytes(kRows, kTerms);
+    }
+    StoreTile<kRows>(job, tile, group, acc);
+  }
+
+  template <int kRows>
+  static inline __attribute__((always_inline)) void StoreTile(const TileJob& job, int64_t tile,
+                                                              const RowGroup& group, const F* acc) {
+    const int64_t first = tile * kTileRows;
+    const int64_t lanes = job.out_rows - first < kTileRows ? job.out_rows - first : kTileRows;
+    float bias[kTileRows] = {};
+    if (job.bias != nullptr) {
+      std::memcpy(bias, job.bias + first, static_cast<size_t>(lanes) * sizeof(float));
+    }
+    KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+      if (r >= group.rows) break;
+      float* y = job.y + static_cast<size_t>(group.first + r) * job.ldy + first;
+      const F sum = job.bias != nullptr ? V::Add(acc[r], V::Load(bias)) : acc[r];
+      if (lanes == kTileRows) {
+        V::Store(y, sum);
+      } else {
+        float lane[kTileRows];
+        V::Store(lane, sum);
+        std::memcpy(y, lane, static_cast<size_t>(lanes) * sizeof(float));
+      }
+    }
+  }
+
+  // acc[r] += w * x[r][column], w one weight per lane.
+  template <int kRows>
+  static inline __attribute__((always_inline)) void FloatColumn(F w, const float* const* x,
+                                                                int64_t column, F* acc) {
+    KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+      acc[r] = V::Fma(w, V::Set(x[r][column]), acc[r]);
+    }
+  }
+
+  template <WeightType kType>
+  static F LoadColumn(const uint8_t* p) {
+    if constexpr (kType == WeightType::kF16) return V::LoadHalf(p);
+    if constexpr (kType == WeightType::kBf16) return V::LoadBf16(p);
+    return V::Load(reinterpret_cast<const float*>(p));
+  }
+
+  // One tile times one group of kRows rows, in f32: columns ascending, one fma each.
+  template <WeightType kType, int kRows>
+  static void FloatTile(const TileJob& job, int64_t tile, const RowGroup& group) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    const uint8_t* p = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
+    const float* x[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const int row = r < group.rows ? r : group.rows - 1;
+      x[r] = job.x + static_cast<size_t>(group.first + row) * job.ldx;
+    }
+    F acc[kRows];
+    KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
+    if constexpr (kFormat.code_bits == 0) {
+      for (int64_t c = 0; c < job.columns; ++c) {
+        FloatColumn<kRows>(LoadColumn<kType>(p), x, c, acc);
+        p += kFormat.element_bytes * kTileRows;
+      }
+    } else {
+      const uint8_t* scales = p + job.scales_offset;
+      const F zero = V::Set(static_cast<float>(kFormat.zero));
+      for (int64_t b = 0; b < job.columns / kBlockColumns; ++b) {
+        const typename V::template Codes<kFormat.code_bits> block(p);
+        const Scales w = LoadScales<kType>(scales, b);
+        for (int c = 0; c < kBlockColumns; ++c) {
+          const F code = kFormat.zero == 0 ? block.Column(c) : V::Sub(block.Column(c), zero);
+          F value = V::Mul(c < 16 ? w.low : w.high, code);
+          if constexpr (kFormat.has_min) value = V::Add(value, w.min);
+          FloatColumn<kRows>(value, x, b * kBlockColumns + c, acc);
+        }
+        p += kFormat.code_bytes;
+      }
+    }
+    StoreTile<kRows>(job, tile, group, acc);
+  }
+
+  template <WeightType kType, int kRows, int kTerms>  // kTerms 0: in f32
+  static void Tile(const TileJob& job, int64_t tile, const RowGroup& group) {
+    if constexpr (kTerms == 0) {
+      FloatTile<kType, kRows>(job, tile, group);
+    } else {
+      IntegerTile<kType, kRows, kTerms>(job, tile, group);
+    }
+  }
+
+  // A few tiles at a time, so that they stay in the nearest cache while the groups of X pass.
+  template <WeightType kType, int kTerms>
+  static void Run(const TileJob& job) {
+    const auto fitting = static_cast<int64_t>(24576 / job.tile_bytes);
+    const int64_t step = fitting < 1 ? 1 : fitting;
+    const int groups = RowGroupCount(job.m);
+    for (int64_t first = job.first_tile; first < job.last_tile; first += step) {
+      const int64_t last = first + step < job.last_tile ? first + step : job.last_tile;
+      for (int g = 0; g < groups; ++g) {
+        const RowGroup group = RowGroupAt(job.m, g);
+        for (int64_t tile = first; tile < last; ++tile) {
+          switch (group.width) {
+            case 1:
+              Tile<kType, 1, kTerms>(job, tile, group);
+              break;
+            case 2:
+              Tile<kType, 2, kTerms>(job, tile, group);
+              break;
+            case 4:
+              Tile<kType, 4, kTerms>(job, tile, group);
+              break;
+            default:
+              Tile<kType, 8, kTerms>(job, tile, group);
+              break;
+          }
+        }
+      }
+    }
+  }
+
+  // One term of one row's block of 32. Returns the sum of the values as quantised.
+  // A block with a NaN or an infinity becomes q = 0 with scale NaN, so the row's result is NaN. A
+  // block whose largest magnitude is below 2^-119 counts as zero (127 / amax would overflow).
+  static float QuantizeTerm(const float* x, int row, int rows, uint8_t* term) {
+    const uint32_t bits = V::AbsMaxBits(x);
+    const float amax = std::bit_cast<float>(bits);
+    auto* q = reinterpret_cast<int8_t*>(term + 12 * rows + 32 * row);
+    int32_t sums[2] = {0, 0};
+    float scale = 0.0F;
+    if (bits >= 0x7F800000u) {
+      scale = std::bit_cast<float>(0x7FC00000u);
+      std::memset(q, 0, 32);
+    } else if (bits < 0x04000000u) {
+      std::memset(q, 0, 32);
+    } else {
+      scale = amax / 127.0F;
+      V::Quantize(x, 127.0F / amax, q, sums);
+    }
+    const int32_t minus_low = -sums[0];
+    const int32_t minus_sum = minus_low - sums[1];
+    std::memcpy(term + 4 * row, &scale, 4);
+    std::memcpy(term + 4 * (rows + row), &minus_sum, 4);
+    std::memcpy(term + 4 * (2 * rows + row), &minus_low, 4);
+    return scale * static_cast<float>(-minus_sum);
+  }
+
+  static void QuantizeBlock(const float* x, int row, int rows, int terms, uint8_t* act) {
+    float factor = QuantizeTerm(x, row, rows, act);
+    if (terms == 2) {
+      const float scale = FloatAt(act + 4 * row);
+      const uint8_t* q = act + 12 * rows + 32 * row;
+      float rest[kBlockColumns];
+      for (int h = 0; h < 2; ++h) {
+        const F value = V::LoadI8(q + 16 * h);
+        V::Store(rest + 16 * h, V::Fma(V::Set(-scale), value, V::Load(x + 16 * h)));
+      }
+      factor += QuantizeTerm(rest, row, rows, act + 44 * rows);
+    }
+    std::memcpy(act + 44 * rows * terms + 4 * row, &factor, 4);
+  }
+
+  static void Quantize(const QuantizeJob& job) {
+    const int64_t blocks = job.columns / kBlockColumns;
+    for (int g = job.first_group; g < job.last_group; ++g) {
+      const RowGroup group = RowGroupAt(job.m, g);
+      uint8_t* act = job.act + static_cast<size_t>(group.first) * static_cast<size_t>(blocks) *
+                                   ActBlockBytes(1, job.terms);
+      for (int r = 0; r < group.width; ++r) {
+        const int row = r < group.rows ? r : group.rows - 1;
+        const float* x = job.x + static_cast<size_t>(group.first + row) * job.ldx;
+        for (int64_t b = 0; b < blocks; ++b) {
+          QuantizeBlock(x + b * kBlockColumns, r, group.width, job.terms,
+                        act + static_cast<size_t>(b) * ActBlockBytes(group.width, job.terms));
+        }
+      }
+    }
+  }
+
+  static const MatmulKernels& Table() {
+    static constexpr MatmulKernels::Entry kEntries[] = {
+        {WeightType::kF32, {nullptr, nullptr, Run<WeightType::kF32, 0>}},
+        {WeightType::kF16, {nullptr, nullptr, Run<WeightType::kF16, 0>}},
+        {WeightType::kBf16, {nullptr, nullptr, Run<WeightType::kBf16, 0>}},
+        Integer<WeightType::kQ8_0>(),
+        Integer<WeightType::kQ4_0>(),
+        Integer<WeightType::kQ4_1>(),
+        Integer<WeightType::kQ5_0>(),
+        Integer<WeightType::kQ5_1>(),
+        Integer<WeightType::kQ4_K>(),
+        Integer<WeightType::kQ5_K>(),
+        Integer<WeightType::kQ6_K>(),
+    };
+    static constexpr MatmulKernels kTable = {kEntries, sizeof(kEntries) / sizeof(kEntries[0]),
+                                             Quantize};
+    return kTable;
+  }
+
+ private:
+  template <WeightType kType>
+  static constexpr MatmulKernels::Entry Integer() {
+    return {kType, {Run<kType, 1>, Run<kType, 2>, Run<kType, 0>}};
+  }
+};
+
+}  // namespace kvasir::internal

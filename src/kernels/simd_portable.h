@@ -1,0 +1,167 @@
+// Sixteen lanes in plain C++: the reference that simd_avx2.h and simd_avx512.h must equal bit for
+// bit. Each of the three is a struct of static functions with one set of names, so that one
+// template body serves all (matmul_inl.h, elementwise_inl.h).
+//
+//   F            16 floats              I   16 int32
+//   Codes<4>     the codes of a block of 32 columns and 16 rows, two to a byte; Codes<5|6|8>: one
+//   to a byte Dot          init + sum over columns of code * activation, exact; columns [4 *
+//   kFirst, 4 * (kFirst + kCount)) Column       the codes of one column as floats
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/exp_inl.h"
+#include "quant/float16.h"
+
+namespace kvasir::internal {
+
+struct Portable {
+  struct F {
+    float v[16];
+  };
+  struct I {
+    int32_t v[16];
+  };
+
+  static F Set(float x) {
+    F r;
+    for (float& lane : r.v) lane = x;
+    return r;
+  }
+  static F Load(const float* p) {
+    F r;
+    std::memcpy(r.v, p, sizeof(r.v));
+    return r;
+  }
+  static void Store(float* p, const F& a) { std::memcpy(p, a.v, sizeof(a.v)); }
+  static F LoadHalf(const uint8_t* p) {
+    uint16_t h[16];
+    std::memcpy(h, p, sizeof(h));
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = F16ToF32(h[i]);
+    return r;
+  }
+  static F LoadBf16(const uint8_t* p) {
+    uint16_t h[16];
+    std::memcpy(h, p, sizeof(h));
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = Bf16ToF32(h[i]);
+    return r;
+  }
+  static F LoadU8(const uint8_t* p) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = static_cast<float>(p[i]);
+    return r;
+  }
+  static F LoadI8(const uint8_t* p) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = static_cast<float>(static_cast<int8_t>(p[i]));
+    return r;
+  }
+  static F FromInt(const I& a) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = static_cast<float>(a.v[i]);
+    return r;
+  }
+  static F Add(const F& a, const F& b) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[i] + b.v[i];
+    return r;
+  }
+  static F Sub(const F& a, const F& b) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[i] - b.v[i];
+    return r;
+  }
+  static F Mul(const F& a, const F& b) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[i] * b.v[i];
+    return r;
+  }
+  static F Div(const F& a, const F& b) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[i] / b.v[i];
+    return r;
+  }
+  static F Fma(const F& a, const F& b, const F& c) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
+    return r;
+  }
+  static F Exp(const F& a) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = ExpScalar(a.v[i]);
+    return r;
+  }
+  // Lanes 2i and 2i+1 change places.
+  static F SwapPairs(const F& a) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[i ^ 1];
+    return r;
+  }
+  // p[0] p[0] p[1] p[1] ... p[7] p[7]
+  static F LoadTwice(const float* p) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = p[i / 2];
+    return r;
+  }
+
+  // The largest |x| of 32 floats as bits: NaN is above infinity, infinity above all else.
+  static uint32_t AbsMaxBits(const float* x) {
+    uint32_t most = 0;
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu;
+      most = bits > most ? bits : most;
+    }
+    return most;
+  }
+  // q[i] = x[i] * inverse rounded to the nearest even integer; sums[h] of q[16 h .. 16 h + 15]. |x
+  // * inverse| < 128.
+  static void Quantize(const float* x, float inverse, int8_t* q, int32_t* sums) {
+    for (int h = 0; h < 2; ++h) {
+      int32_t sum = 0;
+      for (int i = 16 * h; i < 16 * h + 16; ++i) {
+        const float rounded = (x[i] * inverse + 12582912.0F) - 12582912.0F;
+        const auto integer = static_cast<int32_t>(rounded);
+        q[i] = static_cast<int8_t>(integer);
+        sum += integer;
+      }
+      sums[h] = sum;
+    }
+  }
+
+  template <int kBits>
+  struct Codes {
+    const uint8_t* p;
+    explicit Codes(const uint8_t* codes) : p(codes) {}
+    int At(int column, int row) const {
+      const int v = column / 4;
+      const int offset = 4 * row + column % 4;
+      if constexpr (kBits == 4) {
+        const int both = p[64 * (v % 4) + offset];
+        return v < 4 ? both & 0xF : both >> 4;
+      }
+      return p[64 * v + offset];
+    }
+    template <int kZero, int kFirst, int kCount>
+    I Dot(const int8_t* a, int32_t minus_sum) const {
+      I r;
+      for (int row = 0; row < 16; ++row) {
+        int32_t sum = kZero * minus_sum;
+        for (int c = 4 * kFirst; c < 4 * (kFirst + kCount); ++c) sum += At(c, row) * a[c];
+        r.v[row] = sum;
+      }
+      return r;
+    }
+    F Column(int c) const {
+      F r;
+      for (int row = 0; row < 16; ++row) r.v[row] = static_cast<float>(At(c, row));
+      return r;
+    }
+  };
+};
+
+}  // namespace kvasir::internal
