@@ -28,6 +28,7 @@ struct LayerWeights {
   PackedMatrix down;
 };
 
+// Called from the loading thread with a growing fraction; the last call says 1.
 using LoadProgress = std::function<void(double fraction)>;
 
 class Model {
@@ -40,9 +41,9 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const GgufFile& file() const { return file_; }  // metadata stays readable (tokenizer, template)
   size_t weight_bytes() const;                    // packed, in memory
-  uint64_t fingerprint() const {
-    return fingerprint_;
-  }  // of metadata that matters and all tensor bytes sampled at fixed places
+  // Of the config, the tokenizer's keys, and name, type, shape and every byte of the tensors in
+  // use: two files with one fingerprint compute the same. The same on every machine.
+  uint64_t fingerprint() const { return fingerprint_; }
 
   PackedMatrix embedding;  // also the output head if tied
   std::vector<LayerWeights> layers;

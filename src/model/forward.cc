@@ -1,0 +1,245 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/elementwise.h"
+#include "model/model.h"
+
+namespace kvasir {
+namespace {
+
+// Below this many numbers a small operation costs less than waking another thread.
+constexpr size_t kSerialBelow = 16384;
+
+struct Modes {
+  ActMode layers;
+  ActMode head;
+};
+
+Modes ModesOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFast:
+      return {ActMode::kInt8, ActMode::kInt8};
+    case Precision::kDefault:
+      return {ActMode::kInt8, ActMode::kInt8x2};
+    case Precision::kExact:
+      return {ActMode::kInt8x2, ActMode::kInt8x2};
+    case Precision::kReference:
+      break;
+  }
+  return {ActMode::kF32, ActMode::kF32};
+}
+
+// Matrices that read the same rows, written side by side into rows of one buffer.
+void Project(std::span<const PackedMatrix> matrices, ActMode mode, std::span<const float> bias,
+             const float* x, size_t ldx, int rows, float* y, size_t ldy, MatmulScratch& scratch,
+             Executor& executor) {
+  KVASIR_CHECK(matrices.size() <= 3);
+  MatmulTarget targets[3];
+  size_t column = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const auto n = static_cast<size_t>(matrices[i].rows());
+    targets[i] = {&matrices[i], y + column, ldy, bias.empty() ? bias : bias.subspan(column, n)};
+    column += n;
+  }
+  MatmulMany(std::span(targets, matrices.size()), mode, x, ldx, rows, scratch, executor);
+}
+
+// The decoder of llama files: per layer RMSNorm, Q K V, RoPE, paged attention, output projection,
+// RMSNorm, gated FFN.
+class LlamaForward final : public ForwardPass {
+ public:
+  LlamaForward(const Model& model, Precision precision, int max_rows, int max_positions,
+               Executor& executor)
+      : model_(model),
+        config_(model.config()),
+        modes_(ModesOf(precision)),
+        max_rows_(max_rows),
+        executor_(executor),
+        rope_(config_.RopeSteps(), 1.0F, max_positions),
+        hidden_(static_cast<size_t>(config_.hidden)),
+        q_width_(static_cast<size_t>(config_.heads) * static_cast<size_t>(config_.k_dim)),
+        k_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.k_dim)),
+        v_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.v_dim)),
+        out_width_(static_cast<size_t>(config_.heads) * static_cast<size_t>(config_.v_dim)),
+        ff_(static_cast<size_t>(config_.ff)) {
+    const auto rows = static_cast<size_t>(max_rows);
+    x_.resize(rows * hidden_);
+    normed_.resize(rows * hidden_);
+    added_.resize(rows * hidden_);
+    qkv_.resize(rows * (q_width_ + k_width_ + v_width_));
+    attended_.resize(rows * out_width_);
+    gate_up_.resize(rows * 2 * ff_);
+    logits_.resize(static_cast<size_t>(kLogitGroup) * static_cast<size_t>(config_.vocab));
+  }
+
+  Status Run(const ForwardInput& input, LogitSink sink) override {
+    KVASIR_RETURN_IF_ERROR(Check(input));
+    int rows = static_cast<int>(input.tokens.size());
+    if (rows == 0) return Status::Ok();
+    Embed(input.tokens);
+    for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
+      const LayerWeights& weights = model_.layers[layer];
+      const bool last = layer + 1 == model_.layers.size();
+      ReadKv(weights, input, layer, rows);
+      // After the last layer's K and V are written, only rows whose logits are wanted matter.
+      if (last && input.logit_rows.empty()) return Status::Ok();
+      PagedAttention(input.layers[layer], input.sequences, config_.heads,
+                     1.0F / std::sqrt(static_cast<float>(config_.k_dim)), qkv_.data(), qkv_width(),
+                     attended_.data(), out_width_, attention_scratch_, executor_);
+      if (last) rows = KeepRows(input.logit_rows);
+      Matmul(weights.attn_output, modes_.layers, attended_.data(), out_width_, rows, added_.data(),
+             hidden_, weights.attn_output_bias, matmul_scratch_, executor_);
+      AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
+                 For(rows, hidden_));
+      FeedForward(weights, rows);
+    }
+    Logits(rows, sink);
+    return Status::Ok();
+  }
+
+  size_t scratch_bytes() const override {
+    const size_t floats = x_.size() + normed_.size() + added_.size() + qkv_.size() +
+                          attended_.size() + gate_up_.size() + logits_.size();
+    const size_t table =
+        2 * static_cast<size_t>(rope_.pairs()) * static_cast<size_t>(rope_.max_positions());
+    return (floats + table) * sizeof(float);
+  }
+
+ private:
+  size_t qkv_width() const { return q_width_ + k_width_ + v_width_; }
+
+  Executor& For(int rows, size_t width) {
+    return static_cast<size_t>(rows) * width < kSerialBelow ? static_cast<Executor&>(serial_)
+                                                            : executor_;
+  }
+
+  Status Check(const ForwardInput& input) const {
+    const size_t rows = input.tokens.size();
+    KVASIR_CHECK(input.positions.size() == rows);
+    KVASIR_CHECK(input.layers.size() == model_.layers.size());
+    KVASIR_CHECK(rows <= static_cast<size_t>(max_rows_));
+    for (size_t i = 0; i < rows; ++i) {
+      if (input.tokens[i] < 0 || input.tokens[i] >= config_.vocab) {
+        return InvalidArgument("token id " + std::to_string(input.tokens[i]) +
+                               " is outside the vocabulary (limit " +
+                               std::to_string(config_.vocab - 1) + ")");
+      }
+      if (input.positions[i] < 0 || input.positions[i] >= rope_.max_positions()) {
+        return InvalidArgument("position " + std::to_string(input.positions[i]) + " (limit " +
+                               std::to_string(rope_.max_positions() - 1) + ")");
+      }
+    }
+    int32_t before = -1;
+    for (const int32_t row : input.logit_rows) {
+      KVASIR_CHECK(row > before && static_cast<size_t>(row) < rows);
+      before = row;
+    }
+    for (size_t i = 0; i < input.layers.size(); ++i) {
+      const PagedKv& kv = input.layers[i];
+      KVASIR_CHECK(kv.kv_heads == config_.kv_heads && kv.k_dim == config_.k_dim &&
+                   kv.v_dim == config_.v_dim);
+    }
+    return Status::Ok();
+  }
+
+  void Embed(std::span<const int32_t> tokens) {
+    For(static_cast<int>(tokens.size()), hidden_).ParallelFor(tokens.size(), [&](size_t row, int) {
+      model_.embedding.Row(tokens[row], std::span(x_).subspan(row * hidden_, hidden_));
+    });
+  }
+
+  // Norm, Q K V, RoPE, and K and V into the cache.
+  void ReadKv(const LayerWeights& weights, const ForwardInput& input, size_t layer, int rows) {
+    RmsNorm(x_.data(), hidden_, rows, weights.attn_norm, config_.rms_eps, normed_.data(), hidden_,
+            For(rows, hidden_));
+    Project(weights.qkv, modes_.layers, weights.qkv_bias, normed_.data(), hidden_, rows,
+            qkv_.data(), qkv_width(), matmul_scratch_, executor_);
+    float* k = qkv_.data() + q_width_;
+    ApplyRope(qkv_.data(), qkv_width(), rows, config_.heads, config_.k_dim, input.positions, rope_,
+              RopeStyle::kInterleaved, For(rows, q_width_));
+    ApplyRope(k, qkv_width(), rows, config_.kv_heads, config_.k_dim, input.positions, rope_,
+              RopeStyle::kInterleaved, For(rows, k_width_));
+    WriteKv(input.layers[layer], input.sequences, k, qkv_width(), k + k_width_, qkv_width(),
+            For(rows, k_width_ + v_width_));
+  }
+
+  // Moves the wanted rows of the residual stream and of the attention's output to the front. They
+  // ascend, so a row is never overwritten before it was moved.
+  int KeepRows(std::span<const int32_t> wanted) {
+    for (size_t to = 0; to < wanted.size(); ++to) {
+      const auto from = static_cast<size_t>(wanted[to]);
+      if (from == to) continue;
+      std::memcpy(x_.data() + to * hidden_, x_.data() + from * hidden_, hidden_ * sizeof(float));
+      std::memcpy(attended_.data() + to * out_width_, attended_.data() + from * out_width_,
+                  out_width_ * sizeof(float));
+    }
+    return static_cast<int>(wanted.size());
+  }
+
+  void FeedForward(const LayerWeights& weights, int rows) {
+    RmsNorm(x_.data(), hidden_, rows, weights.ffn_norm, config_.rms_eps, normed_.data(), hidden_,
+            For(rows, hidden_));
+    Project(weights.gate_up, modes_.layers, {}, normed_.data(), hidden_, rows, gate_up_.data(),
+            2 * ff_, matmul_scratch_, executor_);
+    SiluMul(gate_up_.data(), 2 * ff_, gate_up_.data() + ff_, 2 * ff_, rows, config_.ff,
+            gate_up_.data(), 2 * ff_, For(rows, ff_));
+    Matmul(weights.down, modes_.layers, gate_up_.data(), 2 * ff_, rows, added_.data(), hidden_, {},
+           matmul_scratch_, executor_);
+    AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
+               For(rows, hidden_));
+  }
+
+  void Logits(int rows, LogitSink sink) {
+    for (int first = 0; first < rows; first += kLogitGroup) {
+      const int count = std::min(kLogitGroup, rows - first);
+      const float* x = x_.data() + static_cast<size_t>(first) * hidden_;
+      RmsNorm(x, hidden_, count, model_.output_norm, config_.rms_eps, normed_.data(), hidden_,
+              For(count, hidden_));
+      Matmul(model_.head(), modes_.head, normed_.data(), hidden_, count, logits_.data(),
+             static_cast<size_t>(config_.vocab), model_.output_bias, matmul_scratch_, executor_);
+      sink(first, count, logits_.data());
+    }
+  }
+
+  const Model& model_;
+  const ModelConfig& config_;
+  const Modes modes_;
+  const int max_rows_;
+  Executor& executor_;
+  SerialExecutor serial_;
+  RopeTable rope_;
+  const size_t hidden_, q_width_, k_width_, v_width_, out_width_, ff_;
+  std::vector<float> x_;         // residual stream, [rows][hidden]
+  std::vector<float> normed_;    // [rows][hidden]
+  std::vector<float> added_;     // what a sub-layer adds, [rows][hidden]
+  std::vector<float> qkv_;       // [rows][q | k | v]
+  std::vector<float> attended_;  // [rows][heads * v_dim]
+  std::vector<float> gate_up_;   // [rows][gate | up]
+  std::vector<float> logits_;    // [kLogitGroup][vocab]
+  MatmulScratch matmul_scratch_;
+  AttentionScratch attention_scratch_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, Precision precision,
+                                                       int max_rows, int max_positions,
+                                                       Executor& executor) {
+  if (max_rows < 1 || max_rows > (1 << 20)) {
+    return InvalidArgument("rows in a step: " + std::to_string(max_rows) +
+                           " (limit 1 to 1,048,576)");
+  }
+  if (max_positions < 1 || max_positions > kMaxContext) {
+    return InvalidArgument("positions: " + std::to_string(max_positions) + " (limit 1 to " +
+                           std::to_string(kMaxContext) + ")");
+  }
+  return std::unique_ptr<ForwardPass>(
+      std::make_unique<LlamaForward>(model, precision, max_rows, max_positions, executor));
+}
+
+}  // namespace kvasir
