@@ -71,6 +71,7 @@ class Tokenizer {
   bool strips_leading_space() const;
 
  private:
+  friend class ChatTemplate;
   struct Rep;
   explicit Tokenizer(std::unique_ptr<Rep> rep);
   std::unique_ptr<Rep> rep_;
