@@ -56,7 +56,8 @@ void AddFlags(CLI::App* app, BenchFlags* flags) {
   app->add_option("--api-key-file", flags->api_key_file,
                   "file whose first line is the bearer token");
   app->add_option("--json", flags->json_path,
-                  "write the report as JSON to this file; - for standard output");
+                  "report as JSON into this file; without a name or with -, to standard output")
+      ->expected(0, 1);
 }
 
 int WriteJson(const BenchReport& report, const BenchFlags& flags) {
@@ -94,6 +95,7 @@ int BenchCommand(int argc, const char* const* argv) {
   AddConfigFlag(&app);
   int exit_code = 0;
   if (!ParseFlags(&app, argc, argv, &exit_code)) return exit_code;
+  if (app.count("--json") > 0 && flags.json_path.empty()) flags.json_path = "-";
   const Result<std::vector<std::string>> keys = CollectApiKeys(flags.api_keys, flags.api_key_file);
   if (!keys.ok()) return Fail(keys.status());
   if (!keys->empty()) flags.bench.api_key = keys->front();

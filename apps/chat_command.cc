@@ -36,8 +36,8 @@ struct ChatFlags {
 
 void AddSamplingFlags(CLI::App* app, ChatFlags* flags) {
   SamplingParams* sampling = &flags->chat.sampling;
-  sampling->temperature = 0.6F;
-  sampling->top_p = 0.95F;
+  sampling->temperature = 0.2F;  // small models wander off when warmer
+  sampling->top_p = 0.9F;
   sampling->max_tokens = 0;
   app->add_option("--temperature", sampling->temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))

@@ -1,6 +1,8 @@
 #include "apps/command.h"
 
+#include <cstring>
 #include <iostream>
+#include <string>
 
 namespace kvasir {
 
@@ -36,10 +38,20 @@ bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code
       *exit_code = kExitOk;
       return false;
     }
-    std::cerr << app->get_name() << ": " << error.what() << "\nSee " << app->get_name() << " --help"
+    std::string what = error.what();
+    constexpr const char* kUnknownKey = "INI was not able to parse ";  // the library's words for it
+    if (what.starts_with(kUnknownKey)) {
+      what = "--config: unknown name " + what.substr(std::strlen(kUnknownKey));
+    }
+    std::cerr << app->get_name() << ": " << what << "\nSee " << app->get_name() << " --help"
               << std::endl;
   } catch (const std::exception& error) {
-    std::cerr << app->get_name() << ": " << error.what() << std::endl;
+    std::string what = error.what();
+    constexpr const char* kUnknownKey = "INI was not able to parse ";  // the library's words for it
+    if (what.starts_with(kUnknownKey)) {
+      what = "--config: unknown name " + what.substr(std::strlen(kUnknownKey));
+    }
+    std::cerr << app->get_name() << ": " << what << std::endl;
   }
   *exit_code = kExitUsage;
   return false;

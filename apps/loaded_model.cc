@@ -1,5 +1,6 @@
 #include "apps/loaded_model.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -94,8 +95,17 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelFlags& flags,
         CpuStack::Make(options, observer, [&line](double fraction) { line.Show(fraction); }));
   }
   const GgufFile& file = loaded->stack_->model().file();
-  KVASIR_ASSIGN_OR_RETURN(loaded->tokenizer_, TokenizerFromGguf(file));
-  KVASIR_ASSIGN_OR_RETURN(loaded->chat_template_, ChatTemplateFromGguf(file, *loaded->tokenizer_));
+  KVASIR_ASSIGN_OR_RETURN(loaded->tokenizer_, MakeTokenizer(file));
+  Result<std::unique_ptr<ChatTemplate>> chat_template = MakeChatTemplate(file, *loaded->tokenizer_);
+  if (chat_template.ok()) {
+    loaded->chat_template_ = std::move(chat_template).value();
+  } else if (chat_template.status().code() == StatusCode::kInvalidArgument) {
+    // The model still completes text; chat requests are refused with a clear message.
+    spdlog::warn("{}: tokenizer.chat_template: {}; chat is off", options.model_path,
+                 chat_template.status().message());
+  } else {
+    return chat_template.status();
+  }
   loaded->engine().Start();
   return loaded;
 }
