@@ -354,6 +354,11 @@ class Context:
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     # ---- processes
+    def sanitized(self):
+        """Is the binary built with AddressSanitizer? Then memory cannot be limited or judged."""
+        with open(self.binary, "rb") as f:
+            return b"__asan_init" in f.read()
+
     def run(self, *arguments, timeout=HANG, **more):
         return subprocess.run([self.binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               stdin=subprocess.DEVNULL, timeout=timeout, **more)

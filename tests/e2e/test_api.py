@@ -240,3 +240,28 @@ def ref_texts(t):
                 near = top.get(chr(token))
                 t.check(near is not None and abs(near - value) < tolerance,
                         "n %d, %s: log-probability of %r is %s, expected %s" % (row["n"], kv, chr(token), near, value))
+
+
+@test("demo model: chat streamed equals plain, stop text, n, seed")
+def demo_api(t):
+    s = t.server("demo")
+    body = {"model": s.served_name(), "messages": [{"role": "user", "content": "Name three colours."}], "max_tokens": 40}
+    plain = both_ways(t, s, "/v1/chat/completions", dict(body, temperature=0), "greedy")
+    text = plain["choices"][0]["message"]["content"]
+    t.check(len(text) > 10 and "\ufffd" not in text, "answer %r" % text)
+    stop = text[len(text) // 2:len(text) // 2 + 6]
+    ended = both_ways(t, s, "/v1/chat/completions", dict(body, temperature=0, stop=stop), "with stop")
+    t.equal(ended["choices"][0]["message"]["content"], text[:text.find(stop)], "text before the stop")
+    t.equal(ended["choices"][0]["finish_reason"], "stop", "finish with stop")
+    drawn = both_ways(t, s, "/v1/chat/completions", dict(body, temperature=1.0, seed=11, n=3), "seed 11")
+    texts = [c["message"]["content"] for c in drawn["choices"]]
+    t.check(len(set(texts)) > 1, "three equal choices")
+    again = s.post("/v1/chat/completions", dict(body, temperature=1.0, seed=11, n=3)).json()
+    t.equal([c["message"]["content"] for c in again["choices"]], texts, "the repeat with the same seed")
+    listed = s.post("/v1/chat/completions", dict(body, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3)).json()
+    for entry in listed["choices"][0]["logprobs"]["content"]:
+        t.check(entry["logprob"] <= 0 and entry["top_logprobs"][0]["token"] == entry["token"] and len(entry["top_logprobs"]) == 3,
+                "greedy entry %s" % entry)
+    banned = s.post("/tokenize", {"model": s.served_name(), "prompt": text.split()[0], "add_special_tokens": False}).json()["tokens"][0]
+    other = s.post("/v1/chat/completions", dict(body, temperature=0, max_tokens=5, logit_bias={str(banned): -100})).json()
+    t.check(not other["choices"][0]["message"]["content"].startswith(text.split()[0]), "logit_bias -100 had no effect")

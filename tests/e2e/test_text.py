@@ -85,7 +85,7 @@ def g06(t):
         r = s.post("/v1/chat/completions", t.body("G06_5.json", s))
         t.equal(r.status, 400, "%s: %s" % (fixture, r.body[:160]))
         grown = s.rss()[0] - before
-        t.check(grown < 64 << 20, "%s: memory grew by %d MiB" % (fixture, grown >> 20))
+        t.check(grown < 64 << 20 or t.sanitized(), "%s: memory grew by %d MiB" % (fixture, grown >> 20))
         t.check(time.time() - begun < HANG / 2, "%s takes too long" % fixture)
         t.note("%s refused after %.1f s" % (fixture, time.time() - begun))
     none = t.server("G06/no_template")
