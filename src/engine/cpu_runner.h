@@ -1,0 +1,40 @@
+// CpuRunner: the model's forward pass on this machine as a ModelRunner. Turns the layout into the
+// plain views of kernels.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/model_runner.h"
+#include "kernels/attention.h"
+#include "model/forward.h"
+#include "model/model.h"
+
+namespace kvasir {
+
+class CpuRunner final : public ModelRunner {
+ public:
+  // model, arena and executor outlive the runner. Scratch for max_rows rows is taken here.
+  static Result<std::unique_ptr<CpuRunner>> Make(const Model& model, KvArena* arena,
+                                                 Precision precision, int max_rows,
+                                                 int max_positions, Executor& executor);
+
+  int32_t vocab() const override { return vocab_; }
+  int32_t max_rows() const override { return max_rows_; }
+  Status Run(const ForwardBatch& batch,
+             FunctionRef<void(int first, int count, float* logits)> sink) override;
+
+ private:
+  CpuRunner(const Model& model, KvArena* arena, int max_rows, std::unique_ptr<ForwardPass> forward);
+
+  int32_t vocab_;
+  int32_t max_rows_;
+  std::unique_ptr<ForwardPass> forward_;
+  std::vector<PagedKv> layers_;
+  std::vector<AttentionSpanOfSequence> sequences_;  // scratch
+};
+
+// One view per layer.
+std::vector<PagedKv> PagedViews(KvArena& arena);
+
+}  // namespace kvasir

@@ -1,0 +1,123 @@
+#include "engine/cpu_stack.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/cpu_arena.h"
+#include "engine/cpu_runner.h"
+#include "engine/pool_size.h"
+#include "env/clock.h"
+#include "env/machine.h"
+#include "env/thread_pool.h"
+#include "kernels/isa.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int32_t kAutomaticBudget = 512;
+
+const char* PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kFast:
+      return "fast";
+    case Precision::kDefault:
+      return "default";
+    case Precision::kExact:
+      return "exact";
+    case Precision::kReference:
+      return "reference";
+  }
+  return "unknown";
+}
+
+// Rows of a step that nobody asked for in number: 512, fewer if their scratch would take more than
+// 1/16 of free memory.
+int32_t AutomaticBudget(const ModelConfig& config, uint64_t free_bytes) {
+  const auto width = [](int64_t a, int64_t b) { return static_cast<uint64_t>(a * b); };
+  const uint64_t floats =
+      width(3, config.hidden) + width(2 * int64_t{config.heads} + config.kv_heads, config.k_dim) +
+      width(int64_t{config.heads} + config.kv_heads, config.v_dim) + width(3, config.ff);
+  int32_t rows = kAutomaticBudget;
+  while (rows > 64 && floats * sizeof(float) * static_cast<uint64_t>(rows) > free_bytes / 16)
+    rows /= 2;
+  return rows;
+}
+
+class LocalCpuStack final : public CpuStack {
+ public:
+  Engine& engine() override { return *engine_; }
+  const Model& model() const override { return *model_; }
+  uint64_t pool_bytes() const override {
+    return static_cast<uint64_t>(arena_->blocks()) * arena_->layout().block_bytes();
+  }
+
+  Status Build(const StackOptions& options, StepObserver* observer, const LoadProgress& progress);
+
+ private:
+  // Each uses those above it; the engine goes first.
+  SteadyClock clock_;
+  std::unique_ptr<ThreadPool> executor_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<CpuArena> arena_;
+  std::unique_ptr<CpuRunner> runner_;
+  std::unique_ptr<Engine> engine_;
+};
+
+Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
+                            const LoadProgress& progress) {
+  EngineOptions engine = options.engine;
+  KVASIR_RETURN_IF_ERROR(engine.Validate());
+  if (options.threads < 0 || options.threads > 1024) {
+    return InvalidArgument(
+        "--threads is " + std::to_string(options.threads) + ", must be 1 to 1024", "--threads");
+  }
+  KVASIR_ASSIGN_OR_RETURN(const KvType k_type, ParseKvType(options.kv_type_k, "--kv-type-k"));
+  KVASIR_ASSIGN_OR_RETURN(const KvType v_type, ParseKvType(options.kv_type_v, "--kv-type-v"));
+  executor_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : PhysicalCores());
+  KVASIR_ASSIGN_OR_RETURN(model_, Model::Load(options.model_path, *executor_, progress));
+  const ModelConfig& config = model_->config();
+  KVASIR_ASSIGN_OR_RETURN(KvLayout layout,
+                          KvLayout::Make(config.cache, options.block_tokens, k_type, v_type));
+
+  const int32_t context =
+      engine.max_model_len > 0 ? std::min(engine.max_model_len, config.context) : config.context;
+  PoolRequest pool;
+  pool.kv_bytes = options.kv_bytes;
+  pool.kv_blocks = options.kv_blocks;
+  pool.free_bytes = FreeMemoryBytes();
+  pool.block_bytes = layout.block_bytes();
+  pool.block_tokens = options.block_tokens;
+  pool.most_tokens = static_cast<int64_t>(engine.max_num_seqs) * context;
+  KVASIR_ASSIGN_OR_RETURN(const int32_t blocks, PoolBlocks(pool));
+  if (engine.max_num_batched_tokens == 0)
+    engine.max_num_batched_tokens = AutomaticBudget(config, pool.free_bytes);
+  const int64_t pool_tokens = static_cast<int64_t>(blocks) * options.block_tokens;
+  const int max_positions = static_cast<int>(std::min<int64_t>(context, pool_tokens));
+  KVASIR_ASSIGN_OR_RETURN(arena_, CpuArena::Make(std::move(layout), blocks));
+  KVASIR_ASSIGN_OR_RETURN(
+      runner_, CpuRunner::Make(*model_, arena_.get(), options.precision,
+                               engine.max_num_batched_tokens, max_positions, *executor_));
+  WorkerInfo info;
+  info.max_model_len = config.context;
+  info.kv_type_k = std::string(KvTypeName(k_type));
+  info.kv_type_v = std::string(KvTypeName(v_type));
+  info.threads = executor_->workers();
+  info.isa = std::string(IsaName(CurrentIsa()));
+  info.precision = PrecisionName(options.precision);
+  KVASIR_ASSIGN_OR_RETURN(engine_, Engine::Make(engine, std::move(info), runner_.get(),
+                                                arena_.get(), &clock_, executor_.get(), observer));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuStack>> CpuStack::Make(const StackOptions& options,
+                                                 StepObserver* observer,
+                                                 const LoadProgress& progress) {
+  auto stack = std::make_unique<LocalCpuStack>();
+  KVASIR_RETURN_IF_ERROR(stack->Build(options, observer, progress));
+  return std::unique_ptr<CpuStack>(std::move(stack));
+}
+
+}  // namespace kvasir

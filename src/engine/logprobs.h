@@ -1,0 +1,17 @@
+// Log-probabilities of one position, from the raw logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "engine/request.h"
+
+namespace kvasir {
+
+// logits: finite. The chosen token's log-probability and rank, and the `top` best tokens, best
+// first. The sum over the vocabulary runs in double, in order of token id. Ties are ranked by token
+// id, lower first.
+PositionLogprobs ComputeLogprobs(std::span<const float> logits, TokenId chosen, int32_t top);
+
+}  // namespace kvasir

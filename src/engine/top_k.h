@@ -1,0 +1,25 @@
+// The k best tokens of a row. Order everywhere: larger logit first, then lower token id.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace kvasir {
+
+struct ScoredToken {
+  float logit = 0;
+  TokenId token = -1;
+};
+
+inline bool BetterToken(const ScoredToken& a, const ScoredToken& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+// min(k, row.size()) tokens, best first. `out` is overwritten. For small k one pass with a heap of
+// k, else a selection.
+void TopK(std::span<const float> row, size_t k, std::vector<ScoredToken>& out);
+
+}  // namespace kvasir

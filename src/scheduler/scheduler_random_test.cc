@@ -1,0 +1,334 @@
+// The scheduler against a naive one on random operations: for requests with one choice the whole
+// plan of every step must be the same; for n > 1 the promises of scheduler.h are checked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "scheduler/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+struct Shape {
+  int32_t blocks, block_tokens, seats, budget, max_len, watermark;
+};
+
+// Counts blocks, knows no ids. One choice per request.
+class NaiveScheduler {
+ public:
+  explicit NaiveScheduler(const Shape& shape) : shape_(shape), free_(shape.blocks) {}
+
+  struct Item {
+    uint64_t id;
+    int32_t first, count;
+    bool operator==(const Item&) const = default;
+  };
+  struct Sequence {
+    uint64_t id;
+    int32_t prompt, max_tokens;
+    int32_t size, computed = 0, target = 0, blocks = 0;
+  };
+
+  void Add(uint64_t id, int32_t prompt, int32_t max_tokens) {
+    waiting_.push_back({id, prompt, max_tokens, prompt});
+  }
+  void Remove(uint64_t id) {
+    for (auto* list : {&running_, &waiting_}) {
+      for (auto it = list->begin(); it != list->end(); ++it) {
+        if (it->id != id) continue;
+        free_ += it->blocks;
+        list->erase(it);
+        return;
+      }
+    }
+  }
+  std::vector<Item> Plan(std::set<uint64_t>& ended) {
+    std::vector<Item> items;
+    int32_t rows = 0;
+    bool preempted = false;
+    std::vector<uint64_t> decoding;
+    for (const Sequence& s : running_) {
+      if (s.computed >= s.target) decoding.push_back(s.id);
+    }
+    for (const uint64_t id : decoding) {
+      Sequence* s = Find(id);
+      if (s == nullptr) continue;
+      const bool needs = s->computed == s->blocks * shape_.block_tokens;
+      while (needs && free_ == 0 && Find(id) != nullptr) {
+        if (running_.size() == 1) {
+          Remove(id);
+          ended.insert(id);
+        } else {
+          Sequence victim = running_.back();
+          running_.pop_back();
+          free_ += victim.blocks;
+          victim.blocks = victim.computed = 0;
+          auto at = waiting_.begin();
+          while (at != waiting_.end() && at->id < victim.id) ++at;
+          waiting_.insert(at, victim);
+          preempted = true;
+        }
+      }
+      s = Find(id);
+      if (s == nullptr) continue;
+      if (needs) {
+        --free_;
+        ++s->blocks;
+      }
+      items.push_back({id, s->computed, 1});
+      ++rows;
+    }
+    for (Sequence& s : running_) {
+      if (s.computed < s.target && rows < shape_.budget) Chunk(s, rows, items);
+    }
+    while (!preempted && rows < shape_.budget && !waiting_.empty()) {
+      Sequence s = waiting_.front();
+      s.blocks = (s.size + shape_.block_tokens - 1) / shape_.block_tokens;
+      if (static_cast<int32_t>(running_.size()) >= shape_.seats) break;
+      if (!running_.empty() && free_ - s.blocks < shape_.watermark) break;
+      waiting_.pop_front();
+      free_ -= s.blocks;
+      s.target = s.size;
+      running_.push_back(s);
+      Chunk(running_.back(), rows, items);
+    }
+    return items;
+  }
+  // Ids that ended.
+  std::set<uint64_t> Commit(const std::vector<Item>& items) {
+    std::set<uint64_t> ended;
+    for (const Item& item : items) {
+      Sequence* s = Find(item.id);
+      s->computed += item.count;
+      if (s->computed < s->size) continue;
+      ++s->size;
+      if (s->size - s->prompt < s->max_tokens && s->size < shape_.max_len) continue;
+      Remove(item.id);
+      ended.insert(item.id);
+    }
+    return ended;
+  }
+  int32_t free() const { return free_; }
+
+ private:
+  Sequence* Find(uint64_t id) {
+    for (Sequence& s : running_) {
+      if (s.id == id) return &s;
+    }
+    return nullptr;
+  }
+  void Chunk(Sequence& s, int32_t& rows, std::vector<Item>& items) {
+    const int32_t count = std::min(s.size - s.computed, shape_.budget - rows);
+    items.push_back({s.id, s.computed, count});
+    rows += count;
+  }
+  Shape shape_;
+  int32_t free_;
+  std::list<Sequence> running_, waiting_;  // in order of arrival
+};
+
+std::vector<ChoiceOutcome> Outcomes(const Scheduler& scheduler, const ScheduledBatch& batch) {
+  std::vector<ChoiceOutcome> outcomes;
+  for (size_t i = 0; i < batch.items.size(); ++i) {
+    if (!batch.items[i].samples) continue;
+    for (const int32_t choice : scheduler.OpenChoices(batch.items[i])) {
+      outcomes.push_back({static_cast<int32_t>(i), choice, 1, false, false});
+    }
+  }
+  return outcomes;
+}
+
+Shape RandomShape(Rng& rng) {
+  Shape shape{};
+  shape.block_tokens = 8;
+  shape.blocks = 2 + static_cast<int32_t>(rng.Below(20));
+  shape.budget = 1 + static_cast<int32_t>(rng.Below(40));
+  shape.seats = std::min(1 + static_cast<int32_t>(rng.Below(8)), shape.budget);
+  shape.max_len = 20 + static_cast<int32_t>(rng.Below(200));  // may be more than the pool holds
+  shape.watermark = static_cast<int32_t>(rng.Below(3));
+  return shape;
+}
+
+SchedulerOptions OptionsOf(const Shape& shape) {
+  SchedulerOptions options;
+  options.block_tokens = shape.block_tokens;
+  options.max_model_len = shape.max_len;
+  options.max_num_seqs = shape.seats;
+  options.max_num_batched_tokens = shape.budget;
+  // The middle of the step that rounds up to it.
+  options.reserve_blocks = std::max(0.0, (shape.watermark - 0.5) / shape.blocks);
+  return options;
+}
+
+NewRequest MakeRequest(uint64_t id, int32_t prompt, int32_t max_tokens, int32_t choices) {
+  NewRequest request;
+  request.id = RequestId(id);
+  request.prompt.assign(static_cast<size_t>(prompt), 0);
+  request.max_tokens = max_tokens;
+  request.choices = choices;
+  return request;
+}
+
+void CompareWithNaive(uint64_t seed, uint64_t& preemptions, uint64_t& exhausted) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Rng rng(seed);
+  const Shape shape = RandomShape(rng);
+  BlockPool pool(shape.blocks);
+  Scheduler scheduler(OptionsOf(shape), &pool);
+  NaiveScheduler naive(shape);
+  std::set<uint64_t> open;
+  uint64_t next_id = 1;
+  for (int step = 0; step < 1500; ++step) {
+    if (step < 1200 && rng.Below(5) == 0) {
+      const int32_t prompt = 1 + static_cast<int32_t>(rng.Below(60));
+      const int32_t max_tokens = 1 + static_cast<int32_t>(rng.Below(60));
+      if (scheduler.Admissible(prompt, 1).ok()) {
+        scheduler.Add(MakeRequest(next_id, prompt, max_tokens, 1), 0);
+        naive.Add(next_id, prompt, max_tokens);
+        open.insert(next_id++);
+      }
+    }
+    if (rng.Below(40) == 0 && !open.empty()) {
+      auto it = open.begin();
+      std::advance(it, rng.Below(open.size()));
+      ASSERT_EQ(scheduler.Cancel(RequestId(*it)).size(), 1u);
+      naive.Remove(*it);
+      open.erase(it);
+    }
+    std::set<uint64_t> full;
+    const auto want = naive.Plan(full);
+    ScheduledBatch batch = scheduler.Plan(0);
+    std::vector<NaiveScheduler::Item> got;
+    for (const ScheduledItem& item : batch.items) {
+      got.push_back({item.sequence->request.value, item.first, item.count});
+    }
+    std::set<uint64_t> got_full;
+    for (const ChoiceId& choice : batch.exhausted) got_full.insert(choice.request.value);
+    const bool same = got == want && got_full == full;
+    EXPECT_TRUE(same) << "the plans of step " << step << " differ";
+    exhausted += full.size();
+    for (const uint64_t id : full) open.erase(id);
+    if (!batch.empty()) {
+      std::vector<uint64_t> ids;
+      for (const ScheduledItem& item : batch.items) ids.push_back(item.sequence->request.value);
+      const auto outcomes = Outcomes(scheduler, batch);
+      const auto ends = scheduler.Commit(std::move(batch), outcomes);
+      std::set<uint64_t> ended;
+      for (size_t i = 0; i < ends.size(); ++i) {
+        if (ends[i] != ChoiceEnd::kGoesOn) ended.insert(ids[static_cast<size_t>(outcomes[i].item)]);
+      }
+      if (!same) return;
+      ASSERT_EQ(ended, naive.Commit(want));
+      for (const uint64_t id : ended) open.erase(id);
+    }
+    if (!same) return;
+    ASSERT_EQ(pool.free_blocks(), naive.free());
+    scheduler.CheckIntegrity();
+  }
+  preemptions += scheduler.counts().preemptions;
+}
+
+TEST(SchedulerRandom, PlansAreThoseOfTheNaiveOne) {
+  uint64_t preemptions = 0, exhausted = 0;
+  for (uint64_t seed = 1; seed <= 120 && !HasFailure(); ++seed)
+    CompareWithNaive(seed, preemptions, exhausted);
+  EXPECT_GT(preemptions, 100u);
+  EXPECT_GT(exhausted, 10u);
+}
+
+// With choices: the budget holds, every decoding sequence is in every step, arrivals are admitted
+// in order, work ends.
+void CheckPromises(uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Rng rng(seed);
+  const Shape shape = RandomShape(rng);
+  BlockPool pool(shape.blocks);
+  Scheduler scheduler(OptionsOf(shape), &pool);
+  uint64_t next_id = 1;
+  std::set<uint64_t> never_ran;
+  std::set<std::pair<uint64_t, int32_t>> decoding;
+  const auto forget = [&](uint64_t id) {
+    never_ran.erase(id);
+    std::erase_if(decoding, [&](const auto& d) { return d.first == id; });
+  };
+  int step = 0;
+  for (; step < 20000; ++step) {
+    const bool busy = step < 600;
+    if (!busy && scheduler.idle()) break;
+    if (busy && rng.Below(6) == 0) {
+      const int32_t prompt = 1 + static_cast<int32_t>(rng.Below(40));
+      const int32_t choices = 1 + static_cast<int32_t>(rng.Below(4));
+      if (scheduler.Admissible(prompt, choices).ok()) {
+        scheduler.Add(
+            MakeRequest(next_id, prompt, 1 + static_cast<int32_t>(rng.Below(40)), choices), 0);
+        never_ran.insert(next_id++);
+      }
+    }
+    if (busy && rng.Below(50) == 0 && next_id > 1) {
+      const uint64_t id = 1 + rng.Below(next_id - 1);
+      scheduler.Cancel(RequestId(id));
+      forget(id);
+    }
+    ScheduledBatch batch = scheduler.Plan(0);
+    int32_t rows = 0;
+    std::set<std::pair<uint64_t, int32_t>> in_batch;
+    for (const ScheduledItem& item : batch.items) {
+      rows += item.count;
+      const uint64_t id = item.sequence->request.value;
+      in_batch.insert({id, item.sequence->key.choice});
+      if (never_ran.contains(id)) {
+        EXPECT_EQ(*never_ran.begin(), id) << "overtaken";
+        never_ran.erase(id);
+      }
+    }
+    EXPECT_LE(rows, shape.budget);
+    EXPECT_EQ(rows, batch.rows);
+    if (batch.preempted == 0 && batch.exhausted.empty()) {
+      EXPECT_TRUE(
+          std::includes(in_batch.begin(), in_batch.end(), decoding.begin(), decoding.end()));
+    }
+    decoding.clear();
+    for (const ScheduledItem& item : batch.items) {
+      if (!item.samples) continue;
+      for (const int32_t choice : scheduler.OpenChoices(item)) {
+        decoding.insert({item.sequence->request.value, choice});
+      }
+    }
+    std::vector<std::pair<uint64_t, int32_t>> who;
+    if (batch.empty()) {
+      ASSERT_TRUE(scheduler.idle() || !batch.exhausted.empty());
+      continue;
+    }
+    auto outcomes = Outcomes(scheduler, batch);
+    for (ChoiceOutcome& outcome : outcomes) {
+      who.push_back(
+          {batch.items[static_cast<size_t>(outcome.item)].sequence->request.value, outcome.choice});
+      outcome.stop = rng.Below(25) == 0;
+    }
+    if (rng.Below(60) == 0) {
+      for (const ChoiceId& lost : scheduler.Abort(std::move(batch)))
+        decoding.erase({lost.request.value, lost.choice});
+    } else {
+      const auto ends = scheduler.Commit(std::move(batch), outcomes);
+      for (size_t i = 0; i < ends.size(); ++i) {
+        if (ends[i] != ChoiceEnd::kGoesOn) decoding.erase(who[i]);
+      }
+    }
+    scheduler.CheckIntegrity();
+  }
+  EXPECT_LT(step, 20000) << "work did not end";
+  EXPECT_EQ(pool.free_blocks(), shape.blocks);
+}
+
+TEST(SchedulerRandom, PromisesHoldWithChoices) {
+  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) CheckPromises(seed);
+}
+
+}  // namespace
+}  // namespace kvasir

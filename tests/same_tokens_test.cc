@@ -1,0 +1,287 @@
+// Promise 3 on real models: the tokens and the bits of their log-probabilities do not depend on
+// what happens around a request: neighbours (and neighbours that are cancelled), the chunk size,
+// the number of threads, preemption.
+//
+// Needs ../shared/models/stories260K.gguf; the demo model joins if it is there.
+// KVASIR_SAME_TOKENS_SEED runs one seed.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "base/hash.h"
+#include "engine/cpu_arena.h"
+#include "engine/cpu_runner.h"
+#include "engine/engine.h"
+#include "env/clock.h"
+#include "env/thread_pool.h"
+
+namespace kvasir {
+namespace {
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<uint32_t>
+      bits;  // of the chosen and the top log-probabilities, and the tokens they stand for
+  FinishReason finish = FinishReason::kNone;
+  bool operator==(const Answer&) const = default;
+};
+
+void AddBits(const TokenLogprob& logprob, std::vector<uint32_t>& bits) {
+  uint32_t word;
+  std::memcpy(&word, &logprob.logprob, sizeof(word));
+  bits.push_back(word);
+  bits.push_back(static_cast<uint32_t>(logprob.token));
+  bits.push_back(static_cast<uint32_t>(logprob.rank));
+}
+
+void AddBits(const PositionLogprobs& position, std::vector<uint32_t>& bits) {
+  AddBits(position.chosen, bits);
+  for (const TokenLogprob& top : position.top) AddBits(top, bits);
+}
+
+class Collector final : public EventSink {
+ public:
+  explicit Collector(int32_t n) : answers(static_cast<size_t>(n)) {}
+  void OnTokens(std::vector<TokenEvent> events) override {
+    for (const TokenEvent& event : events) {
+      Answer& answer = answers.at(static_cast<size_t>(event.choice));
+      if (event.prompt_logprobs) {
+        for (const PositionLogprobs& position : *event.prompt_logprobs)
+          AddBits(position, answer.bits);
+      }
+      if (event.token >= 0) answer.tokens.push_back(event.token);
+      if (event.logprobs) AddBits(*event.logprobs, answer.bits);
+      answer.finish = event.finish;
+    }
+  }
+  std::vector<Answer> answers;
+};
+
+// Everything but the model, which is loaded once a thread count.
+struct Setting {
+  int threads = 1;
+  int32_t blocks = 0;
+  int block_tokens = 16;
+  int32_t budget = 512;
+  int32_t seqs = 64;
+  std::string Text() const {
+    return "threads " + std::to_string(threads) + ", blocks " + std::to_string(blocks) + " x " +
+           std::to_string(block_tokens) + ", budget " + std::to_string(budget) + ", seats " +
+           std::to_string(seqs);
+  }
+};
+
+class House {
+ public:
+  explicit House(const std::string& path) : path_(path) {}
+
+  const Model& model(int threads) { return *Loaded(threads).model; }
+
+  struct Stack {
+    std::unique_ptr<CpuArena> arena;
+    std::unique_ptr<CpuRunner> runner;
+    std::unique_ptr<Engine> engine;
+  };
+  Stack Build(const Setting& setting, int32_t max_model_len) {
+    Entry& entry = Loaded(setting.threads);
+    Stack stack;
+    auto layout = KvLayout::Make(entry.model->config().cache, setting.block_tokens, KvType::kF16,
+                                 KvType::kF16);
+    KVASIR_CHECK(layout.ok());
+    stack.arena = std::move(CpuArena::Make(std::move(layout).value(), setting.blocks)).value();
+    // Recycled memory is never clean: NaN in every slot.
+    std::memset(stack.arena->base(), 0xFF,
+                stack.arena->layout().block_bytes() * static_cast<size_t>(setting.blocks));
+    stack.runner = std::move(CpuRunner::Make(*entry.model, stack.arena.get(), Precision::kDefault,
+                                             setting.budget, max_model_len, *entry.executor))
+                       .value();
+    EngineOptions options;
+    options.max_model_len = max_model_len;
+    options.max_num_seqs = setting.seqs;
+    options.max_num_batched_tokens = setting.budget;
+    options.queue_timeout_s = 1e6;
+    WorkerInfo info;
+    info.max_model_len = entry.model->config().context;
+    stack.engine = std::move(Engine::Make(options, info, stack.runner.get(), stack.arena.get(),
+                                          &clock_, entry.executor.get(), nullptr))
+                       .value();
+    return stack;
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<ThreadPool> executor;
+    std::unique_ptr<Model> model;
+  };
+  Entry& Loaded(int threads) {
+    Entry& entry = entries_[threads];
+    if (!entry.model) {
+      entry.executor = std::make_unique<ThreadPool>(threads);
+      auto model = Model::Load(path_, *entry.executor);
+      KVASIR_CHECK(model.ok());
+      entry.model = std::move(model).value();
+    }
+    return entry;
+  }
+  std::string path_;
+  SteadyClock clock_;
+  std::map<int, Entry> entries_;
+};
+
+struct Plan {
+  uint64_t seed = 1;
+  int32_t longest_prompt = 60;
+  int32_t longest_output = 24;
+  int schedules = 12;
+  int32_t max_neighbours = 32;
+  int32_t max_model_len = 128;
+};
+
+Request RandomRequest(Rng& rng, uint64_t id, const Plan& plan, int32_t vocab) {
+  Request request;
+  request.id = RequestId(id);
+  const uint64_t length = 1 + rng.Below(static_cast<uint64_t>(plan.longest_prompt));
+  for (uint64_t i = 0; i < length; ++i) {
+    request.prompt.push_back(static_cast<TokenId>(3 + rng.Below(static_cast<uint64_t>(vocab) - 3)));
+  }
+  SamplingParams& p = request.sampling;
+  p.max_tokens = 1 + static_cast<int32_t>(rng.Below(static_cast<uint64_t>(plan.longest_output)));
+  p.seed = rng.Next();
+  p.temperature = rng.Below(2) == 0 ? 0.0F : 1.0F;
+  if (rng.Below(2) == 0) p.top_p = 0.9F;
+  if (rng.Below(3) == 0) p.top_k = 40;
+  if (rng.Below(3) == 0) p.repetition_penalty = 1.2F;
+  p.logprobs = 3;
+  if (rng.Below(3) == 0) p.prompt_logprobs = 1;
+  if (rng.Below(4) == 0) request.n = 1 + static_cast<int32_t>(rng.Below(3));
+  return request;
+}
+
+std::shared_ptr<Collector> Send(Engine& engine, const Request& request) {
+  auto sink = std::make_shared<Collector>(request.n);
+  const Status status = engine.Submit(request, sink);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return sink;
+}
+
+uint64_t RunSchedule(House& house, const Plan& plan, const std::vector<Request>& requests,
+                     const std::vector<std::vector<Answer>>& alone, const Setting& setting,
+                     Rng& rng) {
+  SCOPED_TRACE("seed " + std::to_string(plan.seed) + ": " + setting.Text());
+  House::Stack stack = house.Build(setting, plan.max_model_len);
+  const size_t count =
+      1 + rng.Below(std::min(requests.size(), static_cast<size_t>(plan.max_neighbours) + 1));
+  std::vector<std::shared_ptr<Collector>> sinks;
+  std::vector<bool> cancelled(count, false);
+  while (sinks.size() < count) {
+    for (uint64_t burst = 1 + rng.Below(6); burst > 0 && sinks.size() < count; --burst) {
+      sinks.push_back(Send(*stack.engine, requests[sinks.size()]));
+    }
+    for (uint64_t steps = rng.Below(6); steps > 0; --steps) {
+      stack.engine->Step();
+      stack.engine->CheckIntegrity();
+    }
+    if (rng.Below(3) == 0 && sinks.size() > 1) {
+      const size_t victim = 1 + rng.Below(sinks.size() - 1);
+      cancelled[victim] = true;
+      stack.engine->Cancel(requests[victim].id);
+    }
+  }
+  while (stack.engine->Step()) stack.engine->CheckIntegrity();
+  for (size_t i = 0; i < count; ++i) {
+    if (cancelled[i]) continue;
+    EXPECT_TRUE(sinks[i]->answers == alone[i])
+        << "request " << i << " differs from what it gives alone";
+  }
+  const WorkerStats stats = stack.engine->stats();
+  EXPECT_EQ(stats.books.free, stats.books.total);
+  return stats.preemptions;
+}
+
+void Check(const std::string& path, const Plan& plan) {
+  std::printf("same tokens: seed %llu on %s\n", static_cast<unsigned long long>(plan.seed),
+              path.c_str());
+  House house(path);
+  Rng rng(plan.seed);
+  const int32_t vocab = house.model(1).config().vocab;
+  std::vector<Request> requests;
+  std::vector<std::vector<Answer>> alone;
+  for (int32_t i = 0; i <= plan.max_neighbours; ++i) {
+    requests.push_back(RandomRequest(rng, static_cast<uint64_t>(i + 1), plan, vocab));
+    House::Stack stack = house.Build({1, 64, 16, 512, 8}, plan.max_model_len);
+    const auto sink = Send(*stack.engine, requests.back());
+    while (stack.engine->Step()) {
+    }
+    for (const Answer& answer : sink->answers) {
+      ASSERT_TRUE(answer.finish == FinishReason::kStop || answer.finish == FinishReason::kLength);
+    }
+    alone.push_back(sink->answers);
+  }
+  uint64_t preemptions = 0;
+  for (int i = 0; i < plan.schedules && !::testing::Test::HasFailure(); ++i) {
+    Setting setting;
+    setting.threads = 1 + static_cast<int>(rng.Below(3));
+    setting.block_tokens = 8 << rng.Below(3);
+    const int32_t least = (plan.max_model_len + setting.block_tokens - 1) / setting.block_tokens;
+    const bool tiny = rng.Below(2) == 0;
+    setting.blocks = least + static_cast<int32_t>(tiny ? rng.Below(6) : 400);
+    const int32_t budgets[] = {3, 4, 7, 16, 33, 64, 200, 512};
+    setting.budget = budgets[rng.Below(8)];
+    setting.seqs = 3 + static_cast<int32_t>(rng.Below(32));
+    preemptions += RunSchedule(house, plan, requests, alone, setting, rng);
+  }
+  EXPECT_GT(preemptions, 0u) << "no schedule was tight enough to preempt";
+  // One row a step: the smallest chunk there is (one seat then, so requests with n > 1 stay out).
+  std::vector<Request> single;
+  std::vector<std::vector<Answer>> single_alone;
+  for (size_t i = 0; i < requests.size() && single.size() < 3; ++i) {
+    if (requests[i].n != 1) continue;
+    single.push_back(requests[i]);
+    single_alone.push_back(alone[i]);
+  }
+  RunSchedule(house, plan, single, single_alone, {2, 64, 16, 1, 8}, rng);
+}
+
+uint64_t Seed() {
+  const char* seed = std::getenv("KVASIR_SAME_TOKENS_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
+}
+
+TEST(SameTokens, SmallModelUnderRandomSchedules) {
+  const std::string path = "../shared/models/stories260K.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: " << path << " is not there";
+  for (uint64_t i = 0; i < 3 && !HasFailure(); ++i) {
+    Plan plan;
+    plan.seed = Seed() + i;
+    Check(path, plan);
+  }
+}
+
+TEST(SameTokens, DemoModelUnderRandomSchedules) {
+  std::string path;
+  if (const char* named = std::getenv("KVASIR_DEMO_MODEL")) {
+    path = named;
+  } else {
+    const char* data = std::getenv("XDG_DATA_HOME");
+    const char* home = std::getenv("HOME");
+    path = (data != nullptr ? std::string(data)
+                            : std::string(home != nullptr ? home : "") + "/.local/share") +
+           "/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  }
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: the demo model is not at " << path;
+  Plan plan;
+  plan.seed = Seed();
+  plan.longest_prompt = 40;
+  plan.longest_output = 8;
+  plan.schedules = 4;
+  plan.max_neighbours = 6;
+  plan.max_model_len = 64;
+  Check(path, plan);
+}
+
+}  // namespace
+}  // namespace kvasir
