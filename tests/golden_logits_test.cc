@@ -126,7 +126,7 @@ TEST_P(GoldenKld, StaysWithinItsLimits) {
   ASSERT_EQ(positions, 2048U);
   const double mean = sum / static_cast<double>(positions);
   const double top1 = static_cast<double>(agree) / static_cast<double>(positions);
-  std::printf("%s (%s): mean KLD %.7f, largest %.5f, top-1 %.2f %% of %zu\n", GetParam().name,
+  std::printf("%s (%s): mean KLD %.8f, largest %.6f, top-1 %.2f %% of %zu\n", GetParam().name,
               std::string(IsaName(CurrentIsa())).c_str(), mean, most, 100 * top1, positions);
   EXPECT_GE(mean, 0);
   EXPECT_LE(mean, GetParam().kld);
@@ -136,7 +136,7 @@ TEST_P(GoldenKld, StaysWithinItsLimits) {
 // The limits of 8-bit activations are what that arithmetic costs by itself; docs/kernels.md.
 INSTANTIATE_TEST_SUITE_P(
     Precisions, GoldenKld,
-    testing::Values(Limits{"fast, f16 cache", Precision::kFast, KvType::kF16, 0.0040, 0.96},
+    testing::Values(Limits{"fast, f16 cache", Precision::kFast, KvType::kF16, 0.0035, 0.96},
                     Limits{"default, f16 cache", Precision::kDefault, KvType::kF16, 0.0035, 0.97},
                     Limits{"exact, f32 cache", Precision::kExact, KvType::kF32, 0.0001, 0.998},
                     Limits{"exact, f16 cache", Precision::kExact, KvType::kF16, 0.0001, 0.998}));
