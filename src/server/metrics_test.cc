@@ -1,0 +1,149 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+
+#include "server/access_log.h"
+#include "server/chat_turn.h"
+#include "server/test_http.h"
+
+namespace kvasir {
+namespace {
+
+double Value(const std::string& text, const std::string& start) {
+  const size_t at = text.find("\n" + start);
+  EXPECT_NE(at, std::string::npos) << start;
+  return at == std::string::npos ? -1 : std::stod(text.substr(text.find(' ', at + start.size())));
+}
+
+TEST(MetricsTest, EveryNameIsThereFromTheStart) {
+  const ServerMetrics metrics("m");
+  const FakeWorker worker;
+  const std::string text = "\n" + metrics.Serialize(&worker);
+  for (const char* line : {"vllm:num_requests_running{model_name=\"m\"} 0",
+                           "vllm:num_requests_waiting{model_name=\"m\"} 0",
+                           "vllm:kv_cache_usage_perc{model_name=\"m\"} 0",
+                           "vllm:cache_config_info{",
+                           "vllm:prefix_cache_queries_total{",
+                           "vllm:prefix_cache_hits_total{",
+                           "vllm:num_preemptions_total{",
+                           "vllm:prompt_tokens_total{",
+                           "vllm:generation_tokens_total{",
+                           "vllm:prompt_tokens_by_source_total{",
+                           "vllm:request_success_total{",
+                           "vllm:time_to_first_token_seconds_bucket{",
+                           "vllm:inter_token_latency_seconds_sum{",
+                           "vllm:e2e_request_latency_seconds_count{",
+                           "vllm:request_queue_time_seconds_count{",
+                           "vllm:request_prompt_tokens_sum{",
+                           "vllm:request_generation_tokens_sum{",
+                           "vllm:iteration_tokens_total_bucket{",
+                           "kvasir_kv_blocks_total{",
+                           "kvasir_kv_bytes_per_token{",
+                           "kvasir_kv_waste_ratio{",
+                           "kvasir_preemptions_total{",
+                           "kvasir_step_seconds_count{"})
+    EXPECT_NE(text.find("\n" + std::string(line)), std::string::npos) << line << text;
+  double sum = 0;
+  for (const char* state : {"free", "reserved", "filling", "pinned", "evictable", "inflight"})
+    sum += Value(text, std::string("kvasir_kv_blocks{model_name=\"m\",state=\"") + state + "\"}");
+  EXPECT_EQ(sum, Value(text, "kvasir_kv_blocks_total{"));
+  EXPECT_EQ(text.find("NaN"), std::string::npos);
+  EXPECT_EQ(text.find("nan"), std::string::npos);
+}
+
+// Every line: a comment, or name, labels and a number.
+TEST(MetricsTest, TheTextParses) {
+  ServerMetrics metrics("a \"quoted\\ \n name");
+  metrics.OnStep({5, 4, 1, 10, 20, 30, 40, 50}, {});
+  metrics.CountHttp(200);
+  std::istringstream in(metrics.Serialize(nullptr));
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const size_t space = line.rfind(' ');
+    ASSERT_NE(space, std::string::npos) << line;
+    size_t used = 0;
+    std::stod(line.substr(space + 1), &used);
+    EXPECT_EQ(used, line.size() - space - 1) << line;
+    EXPECT_TRUE(line[space - 1] == '}') << line;
+  }
+}
+
+TEST(MetricsTest, SumsOfRequestsAgreeWithTheCounters) {
+  const TestServer server;
+  const std::string end = std::string("\"}");
+  for (const char* body :
+       {R"({"prompt":"abcd","max_tokens":1})", R"({"prompt":"abcdef","max_tokens":5,"n":2})",
+        R"({"prompt":["ab","c"],"max_tokens":7,"stop":"b"})", R"({"prompt":"abc","max_tokens":0})",
+        R"({"prompt":"abc","max_tokens":-1})"})
+    server.Post("/v1/completions", body);
+  const std::string text = "\n" + server.metrics.Serialize(&server.worker);
+  EXPECT_EQ(Value(text, "vllm:prompt_tokens_total{"),
+            Value(text, "vllm:request_prompt_tokens_sum{"));
+  EXPECT_EQ(Value(text, "vllm:generation_tokens_total{"),
+            Value(text, "vllm:request_generation_tokens_sum{"));
+  EXPECT_EQ(Value(text, "vllm:prompt_tokens_total{"), 4 + 6 + 2 + 1);
+  double ended = 0;
+  for (const char* reason : {"stop", "length", "abort", "error"})
+    ended +=
+        Value(text, std::string("vllm:request_success_total{finished_reason=\"") + reason + "\"");
+  EXPECT_EQ(ended, 5);
+  EXPECT_EQ(Value(text, "vllm:e2e_request_latency_seconds_count{"), 5);
+  EXPECT_LT(Value(text, "vllm:e2e_request_latency_seconds_sum{"), 600);
+  EXPECT_LT(Value(text, "vllm:time_to_first_token_seconds_sum{"), 600);
+  EXPECT_LT(Value(text, "vllm:request_queue_time_seconds_sum{"), 600);
+}
+
+TEST(ChatTurnTest, AnswersAndStops) {
+  TestServer server;
+  ServedModel model;
+  model.name = "m";
+  model.worker = &server.worker;
+  model.tokenizer = server.tokenizer.get();
+  model.chat_template = server.chat_template.get();
+  ChatTurn turn;
+  turn.messages_json = R"([{"role":"user","content":"0123456789abcdefghijklmnopqrs"}])";
+  turn.sampling.max_tokens = 0;
+  std::string shown;
+  const auto add = [&](std::string_view text) {
+    shown += text;
+    return true;
+  };
+  const Result<ChatTurnResult> answer = RunChat(model, turn, add);
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->text, "abcdefghijklmnopqrs");
+  EXPECT_EQ(shown, answer->text);
+  EXPECT_EQ(answer->finish, FinishReason::kStop);
+  EXPECT_EQ(answer->usage.completion_tokens, 20);
+
+  turn.sampling.ignore_eos = true;
+  const Result<ChatTurnResult> stopped =
+      RunChat(model, turn, [](std::string_view) { return false; });
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped->finish, FinishReason::kCancelled);
+  const std::atomic<bool> cancel{true};
+  const Result<ChatTurnResult> cancelled = RunChat(model, turn, add, &cancel);
+  ASSERT_TRUE(cancelled.ok());
+  EXPECT_EQ(cancelled->finish, FinishReason::kCancelled);
+
+  turn.messages_json = R"([{"role":"poet","content":"x"}])";
+  EXPECT_FALSE(RunChat(model, turn, add).ok());
+  turn.messages_json = "nonsense";
+  EXPECT_FALSE(RunChat(model, turn, add).ok());
+}
+
+TEST(AccessLogTest, LinesCannotBeForged) {
+  AccessRecord record;
+  record.path = "/a\nb\x1B[31m";
+  record.method = "GET";
+  record.status = 499;
+  EXPECT_EQ(AccessLog(true, false).Format(record).find('\n'), std::string::npos);
+  const Json line = Json::parse(AccessLog(true, true).Format(record));
+  EXPECT_EQ(line["status"], 499);
+  EXPECT_EQ(line["path"], record.path);
+}
+
+}  // namespace
+}  // namespace kvasir
