@@ -94,6 +94,11 @@ Json ConfigJson(const ModelConfig& c) {
           {"tied_output", c.tied_output}};
 }
 
+std::string Trimmed(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
 Json LayoutJson(const KvLayout& layout, const KvFlags& kv, int context) {
   return {{"k_type", kv.type_k()},
           {"v_type", kv.type_v()},
@@ -101,7 +106,7 @@ Json LayoutJson(const KvLayout& layout, const KvFlags& kv, int context) {
           {"block_bytes", layout.block_bytes()},
           {"bytes_per_token", layout.bytes_per_token()},
           {"bytes_per_context", layout.bytes_per_token() * context},
-          {"layers", layout.Describe()}};
+          {"layers", Trimmed(layout.Describe())}};
 }
 
 // Text from a file that is not trusted: no control characters reach the terminal.
