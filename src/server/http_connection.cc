@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
@@ -97,7 +98,8 @@ void HttpConnection::WaitForRequest() {
   if (!open()) return;
   if (stopping_) return Close();
   state_ = State::kIdle;
-  idle_ = true;
+  idle_since_ns_ =
+      std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   SetDeadline(host_->options->idle_timeout_s);
   if (buffer_.size() == 0) return Monitor();
   // Part of the next request is here already. The read beside the last answer has to end first: one
@@ -133,7 +135,7 @@ void HttpConnection::OnMonitor(Error error, size_t bytes) {
 
 void HttpConnection::ReadHead() {
   state_ = State::kHead;
-  idle_ = false;
+  idle_since_ns_ = 0;
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(host_->options->header_bytes_max));
   parser_->body_limit(host_->options->body_bytes_max);
@@ -200,7 +202,8 @@ void HttpConnection::OnHead(Error error) {
     return Reject(ErrorResponse(503, "too many large bodies are being read", "", "overloaded"));
   state_ = State::kBody;
   SetDeadline(host_->options->body_timeout_s);
-  if (parser_->get()[http::field::expect] != "100-continue") return ReadBody();
+  if (!boost::beast::iequals(parser_->get()[http::field::expect], "100-continue"))
+    return ReadBody();
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(socket_, asio::buffer(kContinue),
                     [self = shared_from_this()](Error failed, size_t) {
@@ -398,6 +401,7 @@ void HttpConnection::OnAnswered() {
   written_ = 0;
   charge_.reset();
   if (keep_alive_ && !stopping_ && !unread_body_) return WaitForRequest();
+  if (stopping_ && !unread_body_) return Close();
   Error error;
   socket_.shutdown(Socket::shutdown_send, error);
   state_ = State::kLingering;
@@ -447,7 +451,7 @@ void HttpConnection::OnDeadline() {
 void HttpConnection::Close() {
   if (!open()) return;
   state_ = State::kClosed;
-  idle_ = false;
+  idle_since_ns_ = 0;
   constexpr int kClientLeft = 499;
   LogAnswer(kClientLeft);
   Error error;

@@ -48,7 +48,8 @@ class HttpConnection : public ResponseWriter, public std::enable_shared_from_thi
   void Refuse(HttpResponse response);  // instead of Start: one answer, then the end
   void Shutdown();                     // after the answer being made, if there is one
   void Abort();                        // now
-  bool idle() const { return idle_.load(); }
+  // When it began to wait for a request, in steady nanoseconds; 0: it is not waiting.
+  int64_t idle_since_ns() const { return idle_since_ns_.load(); }
 
   void Post(std::function<void()> work) override;
   bool open() const override { return state_ != State::kClosed; }
@@ -95,7 +96,7 @@ class HttpConnection : public ResponseWriter, public std::enable_shared_from_thi
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   State state_ = State::kIdle;
-  std::atomic<bool> idle_{true};
+  std::atomic<int64_t> idle_since_ns_{0};
   bool monitoring_ = false;  // a read is pending beside the answer
   bool stopping_ = false;
   std::string remote_;

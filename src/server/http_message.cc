@@ -13,6 +13,13 @@ const char* TypeOf(int status) {
   return "invalid_request_error";
 }
 
+// Codes that client libraries look at.
+std::string CodeOf(const Status& status) {
+  if (status.code() == StatusCode::kNotFound && status.field() == "model") return "model_not_found";
+  if (status.message().rfind(kContextLengthMessage, 0) == 0) return "context_length_exceeded";
+  return {};
+}
+
 }  // namespace
 
 int HttpStatusOf(const Status& status) {
@@ -50,7 +57,7 @@ std::string ErrorBody(int http_status, const std::string& message, const std::st
 }
 
 std::string ErrorBody(const Status& status) {
-  return ErrorBody(HttpStatusOf(status), status.message(), status.field());
+  return ErrorBody(HttpStatusOf(status), status.message(), status.field(), CodeOf(status));
 }
 
 HttpResponse ErrorResponse(int http_status, const std::string& message, const std::string& param,
@@ -62,7 +69,7 @@ HttpResponse ErrorResponse(int http_status, const std::string& message, const st
 }
 
 HttpResponse ErrorResponse(const Status& status) {
-  return ErrorResponse(HttpStatusOf(status), status.message(), status.field());
+  return ErrorResponse(HttpStatusOf(status), status.message(), status.field(), CodeOf(status));
 }
 
 }  // namespace kvasir

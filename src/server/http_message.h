@@ -30,6 +30,9 @@ struct HttpResponse {
   bool close = false;  // the connection ends with it
 };
 
+// How messages about a prompt that does not fit begin; they get the code context_length_exceeded.
+inline constexpr const char* kContextLengthMessage = "This model's maximum context length is ";
+
 // {"error":{"message","type","param","code"}}, OpenAI's shape, for each kind of failure.
 int HttpStatusOf(const Status& status);
 std::string ErrorBody(int http_status, const std::string& message, const std::string& param = "",

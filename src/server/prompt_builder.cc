@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/http_message.h"
+
 namespace kvasir {
 namespace {
 
@@ -49,7 +51,7 @@ PromptBuilder::PromptBuilder(const ServedModel& model)
 Status PromptBuilder::CheckBytes(size_t bytes, const char* field) const {
   const size_t tokens_min = bytes / token_bytes_max_;
   if (tokens_min <= static_cast<size_t>(context_)) return Status::Ok();
-  return InvalidArgument("This model's maximum context length is " + std::to_string(context_) +
+  return InvalidArgument(kContextLengthMessage + std::to_string(context_) +
                              " tokens. However, your prompt has at least " +
                              std::to_string(tokens_min) + " tokens (" + std::to_string(bytes) +
                              " bytes). Please reduce the length of the prompt.",
@@ -95,8 +97,7 @@ Result<std::vector<TokenId>> PromptBuilder::EncodeChat(const ChatPromptFields& f
 
 Result<int32_t> PromptBuilder::MaxTokens(int64_t prompt_tokens, std::optional<int32_t> max_tokens,
                                          int32_t default_tokens) const {
-  const std::string limit =
-      "This model's maximum context length is " + std::to_string(context_) + " tokens. However, ";
+  const std::string limit = kContextLengthMessage + std::to_string(context_) + " tokens. However, ";
   if (prompt_tokens >= context_)
     return InvalidArgument(limit + "your prompt has " + std::to_string(prompt_tokens) +
                                " tokens, which leaves no room for an answer. Please reduce the "

@@ -47,7 +47,7 @@ struct Server::Rep {
   bool Prepare(std::function<void()> work);
   void Forget(HttpConnection* connection);
   std::vector<std::shared_ptr<HttpConnection>> Connections();
-  void CloseOneIdle();
+  bool CloseOneIdle();
   void Stop(double flush_timeout_s);
 
   ServerOptions options;
@@ -114,27 +114,38 @@ void Server::Rep::OnAccept(boost::system::error_code error, tcp::socket socket) 
   size_t open = 0;
   {
     const std::lock_guard lock(mutex);
-    connections.emplace(connection.get(), connection);
     open = connections.size();
   }
-  const auto limit = static_cast<size_t>(options.connections_max);
-  if (open > limit) CloseOneIdle();
-  // A little above the limit there is room to say no; far above there is not.
-  if (open > limit + limit / 4 + 16)
-    connection->Abort();
-  else if (open > limit + 1)
+  const bool room = open < static_cast<size_t>(options.connections_max) || CloseOneIdle();
+  {
+    const std::lock_guard lock(mutex);
+    connections.emplace(connection.get(), connection);
+  }
+  // Saying no takes a moment too: far above the limit there is only the door.
+  if (room)
+    connection->Start();
+  else if (open < 2 * static_cast<size_t>(options.connections_max))
     connection->Refuse(ErrorResponse(503, "too many connections", "", "overloaded"));
   else
-    connection->Start();
+    connection->Abort();
   Accept();
 }
 
-void Server::Rep::CloseOneIdle() {
+// Makes room: the connection that has waited longest for its next request goes. False: all are
+// busy.
+bool Server::Rep::CloseOneIdle() {
+  std::shared_ptr<HttpConnection> longest;
+  int64_t since = 0;
   for (const auto& connection : Connections()) {
-    if (!connection->idle()) continue;
-    connection->Shutdown();
-    return;
+    const int64_t idle_since = connection->idle_since_ns();
+    if (idle_since == 0 || (longest && idle_since >= since)) continue;
+    longest = connection;
+    since = idle_since;
   }
+  if (!longest) return false;
+  Forget(longest.get());
+  longest->Shutdown();
+  return true;
 }
 
 bool Server::Rep::Prepare(std::function<void()> work) {

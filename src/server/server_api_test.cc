@@ -254,6 +254,7 @@ TEST(ServerContextTest, TheEdgeOfTheContext) {
       EXPECT_NE(message.find("256"), std::string::npos);
       EXPECT_NE(message.find(std::to_string(tokens)), std::string::npos) << message;
       EXPECT_EQ(reply.json()["error"]["param"], "prompt");
+      EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded");
     }
   const TestReply over = ask(255, R"("max_tokens":10,)");
   EXPECT_EQ(over.status, 400);

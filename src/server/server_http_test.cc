@@ -246,6 +246,22 @@ TEST(ServerHttpTest, ManyConnectionsAtOnce) {
   EXPECT_EQ(right, 80);
 }
 
+TEST(ServerHttpTest, TooManyBusyConnections) {
+  ServerOptions options;
+  options.connections_max = 1;
+  TestServer server({}, options);
+  server.worker.Hold(true);
+  TestClient busy = server.Connect();
+  const std::string body = R"({"prompt":"ab","max_tokens":2})";
+  busy.Write("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body);
+  ASSERT_TRUE(Eventually([&] { return server.worker.stats().waiting == 1; }));
+  EXPECT_EQ(server.Get("/health").status, 503);
+  server.worker.Hold(false);
+  EXPECT_EQ(busy.Read().status, 200);
+  EXPECT_EQ(server.Get("/health").status, 200);
+}
+
 TEST(ServerHttpTest, ApiKeys) {
   ServerOptions options;
   options.api_keys = {"first", "second"};

@@ -37,7 +37,7 @@ struct ServerOptions {
   double write_timeout_s = 30;  // without any progress
 
   int32_t io_threads = 1;
-  int32_t prepare_threads = 1;  // JSON, templates and tokenising run here
+  int32_t prepare_threads = 2;  // JSON, templates and tokenising run here
   int32_t prepare_queue_max = 1024;
 
   int32_t max_queue =
