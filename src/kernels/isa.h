@@ -1,5 +1,5 @@
-// Which instruction set the kernels use. Chosen once at start; every path computes the same bits (docs/kernels.md), so
-// the choice changes speed only.
+// Which instruction set the kernels use. Chosen once at start; every path computes the same bits
+// (docs/kernels.md), so the choice changes speed only.
 #pragma once
 
 #include <string_view>
@@ -14,7 +14,8 @@ std::string_view IsaName(Isa isa);  // "portable", "avx2", "avx512"
 bool IsaSupported(Isa isa);         // by this CPU and this binary
 Isa BestIsa();
 
-// The path in use. Defaults to BestIsa(), or to the environment variable KVASIR_ISA if it names a supported one.
+// The path in use. Defaults to BestIsa(), or to the environment variable KVASIR_ISA if it names a
+// supported one.
 Isa CurrentIsa();
 // For tests: not thread-safe, call while no kernel runs. Fails if unsupported.
 Status SetIsa(Isa isa);

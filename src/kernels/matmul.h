@@ -1,11 +1,12 @@
 // Y = X * W^T + bias for weights of every served type.
 //
-// W is packed once into tiles of 16 output rows (docs/kernels.md gives the byte layout); packing loses nothing: the packed
-// matrix dequantises to the bits of DequantizeRow. X rows are quantised on entry as the mode says.
+// W is packed once into tiles of 16 output rows (docs/kernels.md gives the byte layout); packing
+// loses nothing: the packed matrix dequantises to the bits of DequantizeRow. X rows are quantised
+// on entry as the mode says.
 //
-// Promise 3: a row of Y depends on that row of X only. The K dimension is walked in ascending blocks of 32 in one order
-// for every number of rows and threads and for every instruction set (integer sums are exact, float folds use fma in the
-// same order), so all paths agree bit for bit.
+// Promise 3: a row of Y depends on that row of X only. The K dimension is walked in ascending
+// blocks of 32 in one order for every number of rows and threads and for every instruction set
+// (integer sums are exact, float folds use fma in the same order), so all paths agree bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +21,12 @@
 
 namespace kvasir {
 
-// How the rows of X enter a product with quantised weights. Float weights (F32, F16, BF16) always use kF32.
+// How the rows of X enter a product with quantised weights. Float weights (F32, F16, BF16) always
+// use kF32.
 enum class ActMode : uint8_t {
-  kInt8,     // one signed 8-bit term, one scale per 32
-  kInt8x2,   // value and residual, two 8-bit terms per 32: about 16 bits, twice the integer work
-  kF32,      // as they are, weights dequantised on the fly: the reference, slow
+  kInt8,    // one signed 8-bit term, one scale per 32
+  kInt8x2,  // value and residual, two 8-bit terms per 32: about 16 bits, twice the integer work
+  kF32,     // as they are, weights dequantised on the fly: the reference, slow
 };
 
 // Non-owning view of one tensor's rows as the file holds them: `rows` rows of `columns` elements.
@@ -43,15 +45,17 @@ class PackedMatrix {
   PackedMatrix(PackedMatrix&&) noexcept;
   PackedMatrix& operator=(PackedMatrix&&) noexcept;
 
-  // Packs one or several tensors of the same type and column count, stacked (merged QKV, gate-up). Rows need not be a
-  // multiple of 16. Columns must be a multiple of the type's block (any number for float types).
+  // Packs one or several tensors of the same type and column count, stacked (merged QKV, gate-up).
+  // Rows need not be a multiple of 16. Columns must be a multiple of the type's block (any number
+  // for float types).
   static Result<PackedMatrix> Pack(std::span<const WeightView> parts, Executor& executor);
 
   int64_t rows() const;
   int64_t columns() const;
   size_t bytes() const;  // memory held
   WeightType type() const;
-  // One row as floats, the same bits as DequantizeRow of the source: embedding look-up for tied outputs, and tests.
+  // One row as floats, the same bits as DequantizeRow of the source: embedding look-up for tied
+  // outputs, and tests.
   void Row(int64_t row, std::span<float> out) const;
 
   struct Rep;
@@ -61,7 +65,8 @@ class PackedMatrix {
   std::unique_ptr<Rep> rep_;
 };
 
-// Scratch for quantised activations; grows to the largest call and stays (no allocation in a steady step).
+// Scratch for quantised activations; grows to the largest call and stays (no allocation in a steady
+// step).
 class MatmulScratch {
  public:
   MatmulScratch();
@@ -75,19 +80,20 @@ class MatmulScratch {
   std::unique_ptr<Rep> rep_;
 };
 
-// X: `m` rows of w.columns() floats, row stride ldx (elements). Y: m rows of w.rows() floats, stride ldy.
-// bias: w.rows() floats or empty. X and Y do not overlap.
-void Matmul(const PackedMatrix& w, ActMode mode, const float* x, size_t ldx, int m, float* y, size_t ldy,
-            std::span<const float> bias, MatmulScratch& scratch, Executor& executor);
+// X: `m` rows of w.columns() floats, row stride ldx (elements). Y: m rows of w.rows() floats,
+// stride ldy. bias: w.rows() floats or empty. X and Y do not overlap.
+void Matmul(const PackedMatrix& w, ActMode mode, const float* x, size_t ldx, int m, float* y,
+            size_t ldy, std::span<const float> bias, MatmulScratch& scratch, Executor& executor);
 
-// The same for several matrices reading the same X (types differ, so they could not be stacked): X is quantised once.
+// The same for several matrices reading the same X (types differ, so they could not be stacked): X
+// is quantised once.
 struct MatmulTarget {
   const PackedMatrix* w = nullptr;
   float* y = nullptr;
   size_t ldy = 0;
   std::span<const float> bias;
 };
-void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float* x, size_t ldx, int m,
-                MatmulScratch& scratch, Executor& executor);
+void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float* x, size_t ldx,
+                int m, MatmulScratch& scratch, Executor& executor);
 
 }  // namespace kvasir

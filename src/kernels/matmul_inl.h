@@ -18,6 +18,11 @@ template <class V>
 struct MatmulBody {
   using F = typename V::F;
 
+  // Tiles lie one after the other, so this far ahead is the next tile or the one after: the
+  // processor's own prefetching stops at page borders and its window is too short to overlap the
+  // arithmetic of 8 rows with the next load.
+  static constexpr int kPrefetchBytes = 4096;
+
   static float FloatAt(const uint8_t* p) {
     float v;
     std::memcpy(&v, p, sizeof(v));
@@ -50,6 +55,15 @@ struct MatmulBody {
     }
   }
 
+  // acc[r] += sums[r] * (weight scale * activation scale of row r)
+  template <int kRows>
+  static inline __attribute__((always_inline)) void Fold(const typename V::I* sums, const F& w,
+                                                         const uint8_t* scales, F* acc) {
+    KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+      acc[r] = V::Fma(V::FromInt(sums[r]), V::Mul(w, V::Set(FloatAt(scales + 4 * r))), acc[r]);
+    }
+  }
+
   template <WeightType kType, int kRows, int kTerms>
   static inline __attribute__((always_inline)) void IntegerBlock(
       const typename V::template Codes<TileFormatOf(kType).code_bits>& codes, const Scales& w,
@@ -57,20 +71,21 @@ struct MatmulBody {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
       const uint8_t* term = act + t * kRows * 44;
-      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
-        const F scale = V::Set(FloatAt(term + 4 * r));
-        const int32_t minus_sum = IntAt(term + 4 * (kRows + r));
-        const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows + 32 * r);
-        if constexpr (kType == WeightType::kQ6_K) {
-          const int32_t minus_low = IntAt(term + 4 * (2 * kRows + r));
-          const auto low = codes.template Dot<kFormat.zero, 0, 4>(q, minus_low);
-          const auto high = codes.template Dot<kFormat.zero, 4, 4>(q, minus_sum - minus_low);
-          acc[r] = V::Fma(V::FromInt(low), V::Mul(w.low, scale), acc[r]);
-          acc[r] = V::Fma(V::FromInt(high), V::Mul(w.high, scale), acc[r]);
-        } else {
-          const auto sum = codes.template Dot<kFormat.zero, 0, 8>(q, minus_sum);
-          acc[r] = V::Fma(V::FromInt(sum), V::Mul(w.low, scale), acc[r]);
-        }
+      const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows);
+      int32_t minus_sum[kRows];
+      std::memcpy(minus_sum, term + 4 * kRows, sizeof(minus_sum));
+      typename V::I sums[kRows];
+      if constexpr (kType == WeightType::kQ6_K) {
+        int32_t minus_low[kRows];
+        std::memcpy(minus_low, term + 8 * kRows, sizeof(minus_low));
+        codes.template Dot<kFormat.zero, 0, 4, kRows>(q, minus_low, sums);
+        Fold<kRows>(sums, w.low, term, acc);
+        for (int r = 0; r < kRows; ++r) minus_sum[r] -= minus_low[r];
+        codes.template Dot<kFormat.zero, 4, 4, kRows>(q, minus_sum, sums);
+        Fold<kRows>(sums, w.high, term, acc);
+      } else {
+        codes.template Dot<kFormat.zero, 0, 8, kRows>(q, minus_sum, sums);
+        Fold<kRows>(sums, w.low, term, acc);
       }
     }
     if constexpr (kFormat.has_min) {
@@ -93,6 +108,9 @@ struct MatmulBody {
     F acc[kRows];
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
     for (int64_t b = 0; b < blocks; ++b) {
+      KVASIR_UNROLL for (int line = 0; line < kFormat.code_bytes; line += 64) {
+        __builtin_prefetch(codes + kPrefetchBytes + line);
+      }
       const typename V::template Codes<kFormat.code_bits> block(codes);
       const Scales w = LoadScales<kType>(scales, b);
       IntegerBlock<kType, kRows, kTerms>(block, w, act, acc);

@@ -136,7 +136,7 @@ struct Avx2 {
       return _mm256_maddubs_epi16(codes, a);
     }
     template <int kZero, int kFirst, int kCount>
-    I Dot(const int8_t* a, int32_t minus_sum) const {
+    I DotRow(const int8_t* a, int32_t minus_sum) const {
       static_assert(kBits != 8 || kZero == 128);
       const __m256i ones = _mm256_set1_epi16(1);
       const __m256i start =
@@ -157,6 +157,12 @@ struct Avx2 {
         sum.b = _mm256_add_epi32(sum.b, _mm256_madd_epi16(high, ones));
       }
       return sum;
+    }
+    template <int kZero, int kFirst, int kCount, int kRows>
+    void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
+      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+        sums[r] = DotRow<kZero, kFirst, kCount>(a + 32 * r, minus_sum[r]);
+      }
     }
     static __m256 Byte(__m256i codes, int byte) {
       const __m256i shifted = _mm256_srlv_epi32(codes, _mm256_set1_epi32(8 * byte));

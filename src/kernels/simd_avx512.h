@@ -76,15 +76,20 @@ struct Avx512 {
         KVASIR_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_loadu_si512(p + 64 * v);
       }
     }
-    template <int kZero, int kFirst, int kCount>
-    I Dot(const int8_t* a, int32_t minus_sum) const {
-      I sum = kZero == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(kZero * minus_sum);
-      KVASIR_UNROLL for (int v = kFirst; v < kFirst + kCount; ++v) {
-        int32_t four = 0;
-        std::memcpy(&four, a + 4 * v, 4);
-        sum = _mm512_dpbusd_epi32(sum, w[v], _mm512_set1_epi32(four));
+    // The rows inside, so that kRows independent sums are in flight: one alone would wait five
+    // cycles for each step.
+    template <int kZero, int kFirst, int kCount, int kRows>
+    void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
+      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+        sums[r] = kZero == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(kZero * minus_sum[r]);
       }
-      return sum;
+      KVASIR_UNROLL for (int v = kFirst; v < kFirst + kCount; ++v) {
+        KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+          int32_t four = 0;
+          std::memcpy(&four, a + 32 * r + 4 * v, 4);
+          sums[r] = _mm512_dpbusd_epi32(sums[r], w[v], _mm512_set1_epi32(four));
+        }
+      }
     }
     F Column(int c) const {
       const __m512i shifted = _mm512_srlv_epi32(w[c / 4], _mm512_set1_epi32(8 * (c % 4)));

@@ -147,7 +147,7 @@ struct Portable {
       return p[64 * v + offset];
     }
     template <int kZero, int kFirst, int kCount>
-    I Dot(const int8_t* a, int32_t minus_sum) const {
+    I DotRow(const int8_t* a, int32_t minus_sum) const {
       I r;
       for (int row = 0; row < 16; ++row) {
         int32_t sum = kZero * minus_sum;
@@ -155,6 +155,12 @@ struct Portable {
         r.v[row] = sum;
       }
       return r;
+    }
+    template <int kZero, int kFirst, int kCount, int kRows>
+    void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
+      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+        sums[r] = DotRow<kZero, kFirst, kCount>(a + 32 * r, minus_sum[r]);
+      }
     }
     F Column(int c) const {
       F r;

@@ -31,7 +31,8 @@ __attribute__((target("avx,f16c"))) float CpuToFloat(uint16_t h) {
 }
 
 __attribute__((target("avx,f16c"))) uint16_t CpuToHalf(float f) {
-  return static_cast<uint16_t>(_cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT));
+  return static_cast<uint16_t>(
+      _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(f), _MM_FROUND_TO_NEAREST_INT)));
 }
 
 // The value of an f16 by its definition.
