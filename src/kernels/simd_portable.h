@@ -158,7 +158,7 @@ struct Portable {
     }
     template <int kZero, int kFirst, int kCount, int kRows>
     void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
-      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
         sums[r] = DotRow<kZero, kFirst, kCount>(a + 32 * r, minus_sum[r]);
       }
     }
