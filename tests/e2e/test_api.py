@@ -1,8 +1,9 @@
 """Cases A01 to A09 of ../shared/cases/api.md: stop texts, usage, characters, log-probabilities, n."""
 import json
 import math
+import os
 
-from harness import test
+from harness import ROOT, test
 
 FAMILY = "\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466"
 A04_TEXT = FAMILY + "\u00e9\ufffdok"
@@ -225,7 +226,11 @@ def copy_neighbours(t):
 @test("REF expected texts and first log-probabilities")
 def ref_texts(t):
     rows = json.loads(t.request("REF_expected.json"))
-    for kv, tolerance in (("f32", 1e-3), ("f16", 2e-3)):
+    # What an f16 cache does to these values (up to 0.007) was computed apart, in f64: transformers on the same file, K after
+    # RoPE and V rounded to f16. An f32 engine rounds a few of them the other way: 0.0007 measured.
+    with open(os.path.join(ROOT, "tests", "e2e", "ref_f16.json"), encoding="ascii") as f:
+        in_f16 = json.load(f)
+    for kv, tolerance in (("f32", 2e-4), ("f16", 1e-3)):
         s = t.server("ref", "--kv-type", kv)
         for row in rows:
             prompt = [33 + (7 * i * i + 3 * i) % 94 for i in range(row["n"])]
@@ -236,7 +241,8 @@ def ref_texts(t):
             choice = got.json()["choices"][0]
             t.equal(choice["text"], row["text"], "n %d, %s cache (smallest gap %s)" % (row["n"], kv, row["smallest_gap"]))
             top = choice["logprobs"]["top_logprobs"][0]
-            for token, value in row["first_top5"]:
+            for i, (token, value) in enumerate(row["first_top5"]):
+                value = in_f16[str(row["n"])][i] if kv == "f16" else value
                 near = top.get(chr(token))
                 t.check(near is not None and abs(near - value) < tolerance,
                         "n %d, %s: log-probability of %r is %s, expected %s" % (row["n"], kv, chr(token), near, value))

@@ -6,8 +6,8 @@ import time
 from harness import background, test, together
 
 
-def completion(s, prompt, n, **more):
-    return s.post("/v1/completions", dict({"model": s.served_name(), "prompt": prompt, "max_tokens": n, "temperature": 0}, **more))
+def completion(s, prompt, count, **more):
+    return s.post("/v1/completions", dict({"model": s.served_name(), "prompt": prompt, "max_tokens": count, "temperature": 0}, **more))
 
 
 def tokens(t, n):
@@ -152,7 +152,7 @@ def m03(t):
     with t.fresh("ref", "--max-num-seqs", 2) as s:
         first = s.metrics()
         accepted, choices, refused, prompt_sum, output_sum = 0, 0, 0, 0, 0
-        for n, length, count in ((1, 1, 1), (1, 5, 10), (2, 7, 10), (3, 20, 5), (1, 300, 30)):
+        for n, length, count in ((1, 1, 1), (1, 5, 10), (2, 7, 10), (2, 20, 5), (1, 300, 30)):
             r = completion(s, tokens(t, length), count, n=n)
             t.equal(r.status, 200, "n %d" % n)
             accepted, choices = accepted + 1, choices + n
