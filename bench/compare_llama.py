@@ -33,10 +33,8 @@ class Served:
     def __init__(self, command, port):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-        self.port, end = port, time.time() + 120
-        while time.time() < end:
-            if self.process.poll() is not None:
-                sys.exit("%s ended with %d" % (command[0], self.process.returncode))
+        self.port, self.up, end = port, False, time.time() + 120
+        while time.time() < end and self.process.poll() is None:
             if not self.port:
                 self.log.seek(0)
                 found = re.search(rb"http://127\.0\.0\.1:(\d+)", self.log.read())
@@ -45,11 +43,13 @@ class Served:
                 c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
                 c.request("GET", "/health")
                 if c.getresponse().status == 200:
+                    self.up = True
                     return
             except (OSError, TypeError):
                 pass
             time.sleep(0.1)
-        sys.exit("%s does not answer" % command[0])
+        self.process.kill()
+        self.process.wait()
 
     def decode(self, prompt, count):
         """Tokens a second between the first and the last chunk of one greedy stream."""
@@ -109,12 +109,17 @@ def main():
     context = max(depths) + a.tokens + 1024
     ours = Served([a.kvasir, "serve", a.model, "--port", "0", "--threads", threads, "--kv-mem", "512MiB", "--kv-type", "f16",
                    "--precision", a.precision], None)
+    if not ours.up:
+        sys.exit("kvasir serve ended with %s" % ours.process.returncode)
     theirs = None
-    if a.llama_server:
-        port = free_port()
-        theirs = Served([a.llama_server, "-m", a.model, "-t", threads, "-c", str(context), "-np", "1", "-fa", "on",
-                         "--port", str(port)], port)
     try:
+        if a.llama_server:
+            port = free_port()
+            theirs = Served([a.llama_server, "-m", a.model, "-t", threads, "-c", str(context), "-np", "1", "-fa", "on",
+                             "--port", str(port)], port)
+            if not theirs.up:
+                print("server, w1: NOT MEASURED, llama-server ended with %s" % theirs.process.returncode, flush=True)
+                theirs = None
         for depth in depths:
             prompt = lambda: [rng.randrange(300, a.vocab) for _ in range(max(depth, 8))]
             ours.decode(prompt(), 16)  # warm up
@@ -122,9 +127,13 @@ def main():
                 pairs = []
                 for _ in range(a.rounds):
                     r = subprocess.run([a.llama_bench, "-m", a.model, "-t", threads, "-p", "0", "-n", str(a.tokens), "-d", str(depth),
-                                        "-fa", "1", "-r", "1", "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+                                        "-fa", "1", "-r", "1", "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+                    if r.returncode:
+                        print("tool, depth %d: NOT MEASURED, llama-bench ended with %d" % (depth, r.returncode), flush=True)
+                        break
                     pairs.append((ours.decode(prompt(), a.tokens), json.loads(r.stdout)[0]["avg_ts"]))
-                out.append(report("tool, depth %d" % depth, *zip(*pairs)))
+                if len(pairs) == a.rounds:
+                    out.append(report("tool, depth %d" % depth, *zip(*pairs)))
             if theirs:
                 theirs.decode(prompt(), 16)
                 pairs = []
