@@ -36,8 +36,10 @@ as_root() {
   fi
 }
 
-apt_install() {
-  [ $# -gt 0 ] || return 0
+APT=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+
+# Dies, saying what is missing, unless this user can install packages.
+need_apt() {
   if ! command -v apt-get >/dev/null; then
     die "these packages are missing and there is no apt-get here to install them (Debian 12 is what this is tried on): $*"
   fi
@@ -49,13 +51,21 @@ apt_install() {
       say "sudo is needed to install: $*"
     fi
   fi
+}
+
+apt_update() {
+  step "updating the package lists"
+  as_root "${APT[@]}" update >&2 || die "apt-get update failed; see above"
+}
+
+apt_install() {
+  [ $# -gt 0 ] || return 0
+  need_apt "$@"
   step "installing $# packages: $*"
-  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
-  local install=("${apt[@]}" install -y --no-install-recommends "$@")
+  local install=("${APT[@]}" install -y --no-install-recommends "$@")
   # The package lists may be missing (a fresh container) or old: then once more after an update.
   if ! as_root "${install[@]}" >&2 2>/dev/null; then
-    step "updating the package lists"
-    as_root "${apt[@]}" update >&2 || die "apt-get update failed; see above"
+    apt_update
     as_root "${install[@]}" >&2 || die "apt-get could not install: $*"
   fi
 }
@@ -80,6 +90,12 @@ cargo_recent() {
   done
 }
 
+debian_cargo_recent() {
+  local minor
+  minor=$(apt-cache policy cargo-web | sed -nE 's/^ *Candidate: 1\.([0-9]+)\..*/\1/p')
+  [ -n "$minor" ] && [ "$minor" -ge "$RUST_MINOR_MIN" ]
+}
+
 # Sets CARGO to a cargo that is recent enough, installing Debian's if there is none.
 find_cargo() {
   local candidate
@@ -89,7 +105,11 @@ find_cargo() {
       return 0
     fi
   done
-  # Debian keeps a recent compiler beside the release's own one, for browsers.
+  # Debian keeps a recent compiler beside the release's own one, for browsers; old package lists may not know it yet.
+  if command -v apt-cache >/dev/null && ! debian_cargo_recent; then
+    need_apt cargo-web rustc-web
+    apt_update
+  fi
   apt_install cargo-web rustc-web
   CARGO=/usr/bin/cargo
   cargo_recent "$CARGO" ||
