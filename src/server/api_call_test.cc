@@ -44,8 +44,9 @@ TEST(ApiCallTest, DefaultsAreVllms) {
 TEST(ApiCallTest, ValuesArrive) {
   const Result<ApiCall> call =
       Parse(R"({"prompt":[[1,2],[3]],"temperature":0.5,"top_k":7,"top_p":0.9,"min_p":0.1,
-    "seed":-1,"stop":"x","logit_bias":{"5":-100,"304":1.5},"max_tokens":9,"min_tokens":2,"logprobs":3,"echo":true,
-    "stop_token_ids":[1,304],"stream":true,"stream_options":{"include_usage":true},"priority":-3,"n":2})");
+    "seed":-1,"stop":"x","logit_bias":{"5":-100,"304":1.5},"max_tokens":9,
+    "min_tokens":2,"logprobs":3,"echo":true,"stop_token_ids":[1,304],"stream":true,
+    "stream_options":{"include_usage":true},"priority":-3,"n":2})");
   ASSERT_TRUE(call.ok()) << call.status().message();
   ASSERT_EQ(call->prompts.size(), 2u);
   EXPECT_EQ(call->prompts[0].tokens, (std::vector<TokenId>{1, 2}));
@@ -172,10 +173,9 @@ TEST(ChatMessagesTest, NormalForms) {
     const Result<Json> made = NormaliseMessages(*ParseJson(text));
     return made.ok() ? DumpJson(*made) : made.status().field();
   };
-  EXPECT_EQ(
-      normal(
-          R"([{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":" b"}],"x":1}])"),
-      R"([{"role":"system","content":"a b"}])");
+  EXPECT_EQ(normal(R"([{"role":"developer","content":[{"type":"text","text":"a"},)"
+                   R"({"type":"text","text":" b"}],"x":1}])"),
+            R"([{"role":"system","content":"a b"}])");
   EXPECT_EQ(
       normal(R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",)"
              R"("function":{"name":"f","arguments":"{\"a\":1}"}}]}])"),

@@ -9,11 +9,15 @@ constexpr std::string_view kPage = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Kvasir</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem;color:#1c2430;background:#fafaf7}
+body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem;
+color:#1c2430;background:#fafaf7}
 h1{margin-bottom:0}table{border-collapse:collapse;margin:1rem 0}td{padding:.25rem 1rem .25rem 0}
-td:last-child{font-variant-numeric:tabular-nums;text-align:right}code{background:#eee;padding:.1rem .3rem;border-radius:3px}
-.bar{height:.6rem;background:#ddd;border-radius:.3rem;overflow:hidden}.bar div{height:100%;background:#3a6;width:0}
-@media(prefers-color-scheme:dark){body{background:#15181d;color:#dde}code{background:#2a2f38}.bar{background:#333}}
+td:last-child{font-variant-numeric:tabular-nums;text-align:right}
+code{background:#eee;padding:.1rem .3rem;border-radius:3px}
+.bar{height:.6rem;background:#ddd;border-radius:.3rem;overflow:hidden}
+.bar div{height:100%;background:#3a6;width:0}
+@media(prefers-color-scheme:dark){
+body{background:#15181d;color:#dde}code{background:#2a2f38}.bar{background:#333}}
 </style></head><body>
 <h1>Kvasir</h1>
 <p>version @VERSION@ serves <code>@MODEL@</code></p>

