@@ -17,15 +17,16 @@ namespace kvasir {
 struct EngineOptions {
   int32_t max_model_len = 0;           // 0: the model's context
   int32_t max_num_seqs = 256;
-  int32_t max_num_batched_tokens = 512;
-  int32_t max_queue = 1024;
+  int32_t max_num_batched_tokens = 512;  // rows of a step; 0: automatic (512, fewer if memory is short)
+  int32_t max_queue = 1024;            // requests that never ran, beyond those a free seat is there for
   double queue_timeout_s = 60;
   double reserve_blocks = 0.02;        // watermark: share of the pool kept free when admitting
   Status Validate() const;             // names flag and limit
 };
 
 // In-process worker. Submit, Cancel and FinishChoice put commands into an inbox that the next step takes; Step does the work.
-// Start runs steps in a thread of its own and sleeps when idle; tests call Step themselves.
+// Start runs steps in a thread of its own and sleeps when idle; tests call Step themselves
+// (then Drain steps in the caller's thread). Sinks and the observer are called by whoever steps, and by Stop.
 class Engine : public Worker {
  public:
   // All pointers outlive the engine. info: the parts the caller knows (kv types, threads, isa, precision) are passed on.

@@ -179,7 +179,7 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
   step_.run_ns = commit_ns - run_ns - step_.sample_ns;
   ++steps_;
   if (status.ok()) {
-    Commit(std::move(plan));
+    Commit(plan);
   } else {
     for (const ChoiceId& lost : scheduler_.Abort(std::move(plan))) {
       EmitError(*Find(lost.request), lost.choice, FinishReason::kError, status);
@@ -188,7 +188,7 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
   step_.commit_ns = clock_->NowNs() - commit_ns;
 }
 
-void EngineCore::Commit(ScheduledBatch plan) {
+void EngineCore::Commit(ScheduledBatch& plan) {
   std::vector<StepSampler::Outcome> sampled = sampler_.Finish();
   std::vector<ChoiceOutcome> outcomes;
   outcomes.reserve(sampled.size());

@@ -56,7 +56,7 @@ class EngineCore {
   LiveRequest* Find(RequestId request);
   void Expire();
   void RunPlan(ScheduledBatch plan);
-  void Commit(ScheduledBatch plan);
+  void Commit(ScheduledBatch& plan);  // leaves it empty
   void EmitOutcome(LiveRequest& live, StepSampler::Outcome& sampled, ChoiceEnd end);
   TokenEvent& Emit(LiveRequest& live, int32_t choice, FinishReason finish, int64_t time_ns);
   void EmitError(LiveRequest& live, int32_t choice, FinishReason finish, const Status& why);

@@ -15,7 +15,7 @@ class KvArena {
   virtual const KvLayout& layout() const = 0;
   virtual int32_t blocks() const = 0;
   virtual std::byte* base() = 0;  // block b starts at base() + b * layout().block_bytes()
-  // Copies the first `tokens` slots of every layer (a whole block's bytes if tokens == block_tokens).
+  // Copies the whole block's bytes. Two different blocks.
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
 };
 

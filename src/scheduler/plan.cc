@@ -67,6 +67,14 @@ void Scheduler::Admit(int64_t now_ns, ScheduledBatch& batch) {
     RequestState& state = *requests_.at(sequence->key.arrival);
     if (seats_used_ + SeatsOf(*sequence) > seats_) return;
     const int32_t need = BlockTable::BlocksFor(sequence->size(), options_.block_tokens);
+    if (need > pool_->total_blocks()) {
+      // Only a choice that grew to the whole pool while it shared blocks: what it needs now is
+      // never there.
+      batch.exhausted.push_back({state.id, sequence->key.choice});
+      EndChoice(state, sequence->key.choice);
+      EraseIfEnded(state);
+      continue;
+    }
     const bool alone = running_.empty();
     if (!alone && pool_->free_blocks() - need < watermark_) return;
     Detach(sequence);

@@ -51,7 +51,7 @@ class ScheduledBatch {
   std::vector<ScheduledItem> items;  // decodes first, then prefill chunks; each in order of arrival
   std::vector<BlockCopy> copies;     // to be done in this order before the run
   std::vector<ChoiceId>
-      exhausted;  // ended by the plan: alone in the pool and no block left (finish kLength)
+      exhausted;  // ended by the plan: the whole pool is too small for it (finish kLength)
   int32_t rows = 0;
   int32_t prefill_rows = 0;
   int32_t preempted = 0;  // sequences sent back to the queue by this plan
