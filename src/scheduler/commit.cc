@@ -105,6 +105,7 @@ std::vector<ChoiceEnd> Scheduler::CommitLead(RequestState& state, Sequence* lead
     Detach(lead);
     state.sequences[0].reset();
   }
+  KVASIR_CHECK(seats_used_ <= seats_);
   return ends;
 }
 

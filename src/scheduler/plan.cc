@@ -81,6 +81,7 @@ void Scheduler::Admit(int64_t now_ns, ScheduledBatch& batch) {
     // Alone the whole pool is free, and what does not fit the pool was refused on arrival.
     KVASIR_CHECK(sequence->table.Grow(*pool_, need));
     EnterRunning(sequence);
+    KVASIR_CHECK(seats_used_ <= seats_);
     sequence->prefill_target = sequence->size();
     if (!state.scheduled_ns) {
       state.scheduled_ns = now_ns;

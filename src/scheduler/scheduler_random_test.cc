@@ -275,6 +275,16 @@ void CheckPromises(uint64_t seed) {
       scheduler.Cancel(RequestId(id));
       forget(id);
     }
+    if (busy && rng.Below(20) == 0 && next_id > 1) {
+      const uint64_t id = 1 + rng.Below(next_id - 1);
+      const auto choice = static_cast<int32_t>(rng.Below(4));
+      if (scheduler.FinishChoice(RequestId(id), choice)) decoding.erase({id, choice});
+      // Still in the queue, or was that its last choice? A request that is gone will not run.
+      if (!scheduler.scheduled_ns(RequestId(id))) {
+        scheduler.Cancel(RequestId(id));
+        forget(id);
+      }
+    }
     ScheduledBatch batch = scheduler.Plan(0);
     int32_t rows = 0;
     std::set<std::pair<uint64_t, int32_t>> in_batch;
