@@ -133,11 +133,14 @@ void Attention::PackQueries(const AttentionUnit& unit, float* packed) const {
 
 void Attention::SetBlocks(const AttentionUnit& unit, int span, SpanRows& in) const {
   const int per_span = kAttentionSpan / kv_.block_tokens;
-  const int seen = Visible(unit, unit.rows() - 1, span);
-  const int blocks = (seen + kv_.block_tokens - 1) / kv_.block_tokens;
+  const int last =
+      sequences_[static_cast<size_t>(unit.sequence)].position + unit.token + unit.tokens;
+  const int seen = last - span * kAttentionSpan;
+  in.blocks =
+      std::min((seen + kv_.block_tokens - 1) / kv_.block_tokens, per_span + internal::kAheadBlocks);
   const int32_t* table =
       sequences_[static_cast<size_t>(unit.sequence)].block_table + span * per_span;
-  for (int i = 0; i < blocks; ++i) {
+  for (int i = 0; i < in.blocks; ++i) {
     KVASIR_DCHECK(table[i] >= 0);
     const std::byte* block = kv_.base + static_cast<size_t>(table[i]) * kv_.block_stride;
     in.k[i] = block + kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;

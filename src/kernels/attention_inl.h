@@ -19,6 +19,8 @@
 namespace kvasir::internal {
 namespace {
 
+constexpr size_t kCacheLine = 64;
+
 template <KvType kType>
 constexpr size_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
 
@@ -38,7 +40,12 @@ template <class V, KvType kType, int R, int N>
 void ScoreVectors(const SpanRows& in, int index) {
   using F = typename V::F;
   const std::byte* k[N];
-  for (int n = 0; n < N; ++n) k[n] = KeyVector<V, kType>(in, index + n);
+  const std::byte* next[N];  // what is wanted after these, or again these
+  for (int n = 0; n < N; ++n) {
+    k[n] = KeyVector<V, kType>(in, index + n);
+    const bool known = (index + N + n) * V::kLanes < in.blocks * in.block_tokens;
+    next[n] = known ? KeyVector<V, kType>(in, index + N + n) : k[n];
+  }
   F acc[R][N];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -50,6 +57,8 @@ void ScoreVectors(const SpanRows& in, int index) {
   const float* q = in.q;
   const size_t end = static_cast<size_t>(in.k_dim) * stride;
   for (size_t at = 0; at < end; at += stride, q += R) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) __builtin_prefetch(next[n] + at);
     F key[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) key[n] = V::template Load<kType>(k[n] + at);
@@ -115,15 +124,66 @@ void SoftmaxRow(const SpanRows& in, int row) {
   in.sum[row] = lanes[0];
 }
 
-// Channels [channel, channel + N * kLanes) of all rows; with kPart the only vector holds `part`
-// channels.
+// The N vectors of one token's channels; with kPart the only vector holds `part` channels.
+template <class V, KvType kType, int N, bool kPart>
+[[gnu::always_inline]] inline typename V::F ValueVector(const std::byte* v, int n, int part) {
+  static_assert(N == 1 || !kPart);
+  if constexpr (kPart) {
+    return V::template LoadPart<kType>(v, part);
+  } else {
+    return V::template Load<kType>(v + static_cast<size_t>(n) * V::kLanes * kElementBytes<kType>);
+  }
+}
+
+// acc[r][n] += p * v for a token that every row sees. p: row 0's exponential of the token.
+template <class V, KvType kType, int R, int N, bool kPart>
+[[gnu::always_inline]] inline void AddValue(typename V::F (&acc)[R][N], const float* p,
+                                            const std::byte* v, int part) {
+  using F = typename V::F;
+  if constexpr (R <= 4) {  // whichever of the two sides is shorter is held in registers
+    F weight[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) weight[r] = V::Set(p[r * kAttentionSpan]);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const F value = ValueVector<V, kType, N, kPart>(v, n, part);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) acc[r][n] = V::Fma(weight[r], value, acc[r][n]);
+    }
+  } else {
+    F value[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) value[n] = ValueVector<V, kType, N, kPart>(v, n, part);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const F weight = V::Set(p[r * kAttentionSpan]);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) acc[r][n] = V::Fma(weight, value[n], acc[r][n]);
+    }
+  }
+}
+
+// The same for a token that only the later rows see.
+template <class V, KvType kType, int R, int N, bool kPart>
+[[gnu::always_inline]] inline void AddValueWhereSeen(typename V::F (&acc)[R][N], const SpanRows& in,
+                                                     int token, const std::byte* v, int part) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    if (token >= in.visible[r]) continue;
+    const typename V::F weight = V::Set(in.scores[r * kAttentionSpan + token]);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      acc[r][n] = V::Fma(weight, ValueVector<V, kType, N, kPart>(v, n, part), acc[r][n]);
+    }
+  }
+}
+
+// Channels [channel, channel + N * kLanes) of all rows.
 template <class V, KvType kType, int R, int N, bool kPart>
 void ValueVectors(const SpanRows& in, int channel, int part) {
-  using F = typename V::F;
-  static_assert(N == 1 || !kPart);
   const size_t stride = static_cast<size_t>(in.v_dim) * kElementBytes<kType>;
   const size_t first = static_cast<size_t>(channel) * kElementBytes<kType>;
-  F acc[R][N];
+  typename V::F acc[R][N];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
@@ -131,46 +191,22 @@ void ValueVectors(const SpanRows& in, int channel, int part) {
   }
   const int common = in.visible[0] < 0 ? 0 : in.visible[0];  // tokens that every row sees
   const int seen = in.visible[R - 1];
-  for (int start = 0; start < seen; start += in.block_tokens) {
-    const std::byte* v = in.v[start / in.block_tokens] + first;
+  const float* scores = in.scores;
+  for (int start = 0, block = 0; start < seen; start += in.block_tokens, ++block) {
+    const std::byte* v = in.v[block] + first;
+    const ptrdiff_t ahead = block + 1 < in.blocks ? in.v[block + 1] - in.v[block] : 0;
     const int stop = start + in.block_tokens < seen ? start + in.block_tokens : seen;
     const int full = stop < common ? stop : common;
     int t = start;
     for (; t < full; ++t, v += stride) {
-      F p[R];
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) p[r] = V::Set(in.scores[r * kAttentionSpan + t]);
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) {
-        F value;
-        if constexpr (kPart) {
-          value = V::template LoadPart<kType>(v, part);
-        } else {
-          value = V::template Load<kType>(v + static_cast<size_t>(n) * V::kLanes *
-                                                  kElementBytes<kType>);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) acc[r][n] = V::Fma(p[r], value, acc[r][n]);
+      for (size_t at = 0; at < N * V::kLanes * kElementBytes<kType>; at += kCacheLine) {
+        __builtin_prefetch(v + ahead + at);
       }
+      AddValue<V, kType, R, N, kPart>(acc, scores + t, v, part);
     }
-    for (; t < stop; ++t, v += stride) {
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) {
-        F value;
-        if constexpr (kPart) {
-          value = V::template LoadPart<kType>(v, part);
-        } else {
-          value = V::template Load<kType>(v + static_cast<size_t>(n) * V::kLanes *
-                                                  kElementBytes<kType>);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          if (t < in.visible[r]) {
-            acc[r][n] = V::Fma(V::Set(in.scores[r * kAttentionSpan + t]), value, acc[r][n]);
-          }
-        }
-      }
-    }
+    for (; t < stop; ++t, v += stride)
+      AddValueWhereSeen<V, kType, R, N, kPart>(acc, in, t, v, part);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
