@@ -36,6 +36,12 @@ pub fn install(env: &mut Environment<'static>) {
     env.remove_global("debug");
     env.add_function("raise_exception", |text: String| -> Result<Value, Error> { Err(meter::stop(text)) });
     env.add_function("strftime_now", strftime_now);
+    env.add_function("namespace", |defaults: Option<Value>| -> Result<Value, Error> {
+        if let Some(defaults) = &defaults {
+            meter::weigh_data(defaults)?;
+        }
+        minijinja::functions::namespace(defaults)
+    });
     env.add_filter("tojson", tojson);
     env.add_filter("string", |value: &Value| python::str_of(value));
     env.add_filter("replace", |text: &Value, old: &Value, new: &Value| {

@@ -5,6 +5,7 @@
 //! loops and raw text by a tick, so memory and time are bounded whatever a template does. The names of the inserted
 //! functions begin with U+0001, which no template can spell (and no context may use, see template.rs).
 use crate::meter;
+use crate::preflight;
 use crate::python;
 use minijinja::machinery::{parse, CodeGenerator, Instruction, Instructions, WhitespaceConfig};
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -35,6 +36,7 @@ pub const FUEL_FACTOR: u64 = 3;
 
 /// Compiles with Hugging Face's white space rules.
 pub fn compile<'s>(name: &'s str, source: &'s str) -> Result<Instructions<'s>, Error> {
+    preflight::check(source)?;
     let spaces = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
     let tree = parse(source, name, Default::default(), spaces)?;
     let mut generator = CodeGenerator::new(name, source);

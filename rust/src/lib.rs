@@ -10,6 +10,7 @@ mod from_spec;
 mod guard;
 mod matcher;
 mod meter;
+mod preflight;
 mod pretokenizer;
 mod python;
 mod spm;
