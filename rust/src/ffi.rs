@@ -3,7 +3,9 @@
 use crate::error::{invalid, Code, Error, Result};
 use crate::from_spec::Spec;
 use crate::tokenizer::{Piece, Tokenizer};
+use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -110,15 +112,36 @@ pub fn to_buffer(bytes: Vec<u8>) -> kv_buffer {
     kv_buffer { data, size }
 }
 
+thread_local! {
+    /// Where the last panic of this thread was, for its message.
+    static PANIC_PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A caught panic is reported by its error, not on stderr as well.
+fn hush_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let place = info.location().map_or(String::new(), |at| {
+                let file = at.file().rsplit('/').next().unwrap_or("");
+                format!("{file}:{}", at.line())
+            });
+            PANIC_PLACE.with(|cell| *cell.borrow_mut() = place);
+        }));
+    });
+}
+
 /// Runs `body`; a panic in it becomes an error. Nothing unwinds into the caller.
 pub fn guarded<T>(error: *mut kv_buffer, out: *mut T, body: impl FnOnce() -> Result<T>) -> Code {
+    hush_panics();
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let what = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("unknown panic");
-        Err(Error { code: Code::Internal, message: format!("internal error in the text library: {what}") })
+        let place = PANIC_PLACE.with(|cell| cell.take());
+        Err(Error { code: Code::Internal, message: format!("internal error in the text library: {what} ({place})") })
     });
     match result {
         Ok(value) => {

@@ -8,11 +8,13 @@ use crate::meter;
 use crate::preflight;
 use crate::python;
 use minijinja::machinery::{parse, CodeGenerator, Instruction, Instructions, WhitespaceConfig};
+use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 const CHECK: &str = "\u{1}check";
 const CHECK_DATA: &str = "\u{1}data";
 const CONCAT: &str = "\u{1}concat";
+const SLICE: &str = "\u{1}slice";
 const TICK: &str = "\u{1}tick";
 const TICK_MACRO: &str = "\u{1}macro";
 
@@ -27,8 +29,36 @@ pub fn install(env: &mut Environment<'static>) {
         meter::allow(left.len().checked_add(right.len()))?;
         Ok(Value::from(left + &right))
     });
+    env.add_function(SLICE, slice);
     env.add_function(TICK, || meter::tick(0));
     env.add_function(TICK_MACRO, meter::tick_macro);
+}
+
+/// value[start:stop:step]. minijinja's own gives a lazy list, and panics on ''[::-1].
+fn slice(value: Value, start: Value, stop: Value, step: Value) -> Result<Value, Error> {
+    let number = |value: Value| match value {
+        value if value.is_none() || value.is_undefined() => Ok(None),
+        value => i64::try_from(value).map(Some),
+    };
+    let (start, stop, step) = (number(start)?, number(stop)?, number(step)?.unwrap_or(1));
+    if step == 0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a slice's step is 0"));
+    }
+    if let Some(text) = value.as_str() {
+        meter::allow(text.len().checked_mul(12))?;
+        let characters: Vec<char> = text.chars().collect();
+        let indices = python::slice_indices(characters.len(), start, stop, step);
+        return Ok(Value::from(indices.into_iter().map(|index| characters[index]).collect::<String>()));
+    }
+    if value.is_none() || value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("a {} cannot be sliced", value.kind())));
+    }
+    let items: Vec<Value> = value.try_iter()?.collect();
+    let indices = python::slice_indices(items.len(), start, stop, step);
+    meter::check(Value::from(indices.into_iter().map(|index| items[index].clone()).collect::<Vec<Value>>()))
 }
 
 /// How many instructions a check adds to the ones it follows, so that the fuel means the template's own.
@@ -55,7 +85,8 @@ fn guarded<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>, Er
     let itself = instruction.clone();
     Ok(match instruction {
         I::StringConcat => vec![call(CONCAT, 2)],
-        I::Add | I::Mul | I::Pow | I::Slice | I::BuildList(_) | I::BuildMap(_) | I::ApplyFilter(..) | I::EndCapture
+        I::Slice => vec![call(SLICE, 4)],
+        I::Add | I::Mul | I::Pow | I::BuildList(_) | I::BuildMap(_) | I::ApplyFilter(..) | I::EndCapture
         | I::CallFunction(..) | I::CallMethod(..) | I::CallObject(_) => vec![itself, call(CHECK, 1)],
         I::Iterate(_) | I::EmitRaw(_) | I::PerformTest(..) | I::Eq | I::Ne | I::Lt | I::Lte | I::Gt | I::Gte | I::In
         | I::CompareAndPreserve(_) => vec![itself, call(TICK, 0), I::DiscardTop],

@@ -97,6 +97,28 @@ pub fn float_repr(number: f64) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
+/// The indices that value[start:stop:step] takes from `count` entries (Python's slice.indices); step is not 0.
+pub fn slice_indices(count: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
+    let count = count as i64;
+    let (low, high) = if step > 0 { (0, count) } else { (-1, count - 1) };
+    let place = |index: Option<i64>, absent: i64| match index {
+        None => absent,
+        Some(index) if index < 0 => index.saturating_add(count).max(low),
+        Some(index) => index.min(high),
+    };
+    let (mut at, stop) = if step > 0 {
+        (place(start, low), place(stop, high))
+    } else {
+        (place(start, high), place(stop, low))
+    };
+    let mut indices = Vec::new();
+    while (step > 0 && at < stop) || (step < 0 && at > stop) {
+        indices.push(at as usize);
+        at = at.saturating_add(step);
+    }
+    indices
+}
+
 /// json.dumps's options as the templates' tojson takes them.
 pub struct JsonStyle {
     pub indent: Option<usize>,
@@ -186,4 +208,28 @@ fn json_string(text: &str, out: &mut String) {
         }
     }
     out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_as_in_python() {
+        let cases = [(1.0, "1.0"), (0.1, "0.1"), (1e16, "1e+16"), (1e15, "1000000000000000.0"), (1e-4, "0.0001"), (1.5e-5, "1.5e-05")];
+        for (number, text) in cases {
+            assert_eq!(float_repr(number), text);
+        }
+    }
+
+    #[test]
+    fn slices_as_in_python() {
+        assert_eq!(slice_indices(0, None, None, -1), Vec::<usize>::new());
+        assert_eq!(slice_indices(3, None, None, -1), [2, 1, 0]);
+        assert_eq!(slice_indices(3, Some(-1), None, 1), [2]);
+        assert_eq!(slice_indices(3, None, Some(-1), 1), [0, 1]);
+        assert_eq!(slice_indices(3, Some(5), Some(-9), -2), [2, 0]);
+        assert_eq!(slice_indices(5, Some(1), Some(4), 2), [1, 3]);
+        assert_eq!(slice_indices(5, Some(i64::MIN), Some(i64::MAX), i64::MAX), [0]);
+    }
 }

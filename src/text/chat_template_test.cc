@@ -191,7 +191,8 @@ TEST_F(ChatTemplateTest, LimitsHold) {
       {"{% set s = ['x'] %}" + repeat("{% set s = s + s %}", 60) + "{{ s }}", "bytes"},
       {"{% set n = namespace(l=[]) %}" + many + many + "{% set n.l = [n.l] %}" + done + done,
        "deep"},
-      {"{% set n = namespace(l=[1]) %}" + many + many + "{% set n.l = n.l|batch(1) %}" + done + done,
+      {"{% set n = namespace(l=[1]) %}" + many + many + "{% set n.l = n.l|batch(1) %}" + done +
+           done,
        "deep"},
       {"{% set n = 1 %}" + repeat("{% set n = namespace(l=n) %}", 5000), "namespace"},
       {"{% set n = namespace() %}{% set n.self = n %}", "namespace"},
@@ -264,6 +265,8 @@ TEST_F(ChatTemplateTest, WritesAsPythonDoes) {
       {"{{ map.items() | list }}", "[['a', [1, 2]], ['z', 1]]"},
       {"{{ 'a,b'.split(',') }}{{ ' x '.strip() }}{{ 'abc'.startswith('a') }}", "['a', 'b']xTrue"},
       {"{{ 'a  b c'.split() }}{{ 'a b c'.split(' ', 1) }}", "['a', 'b', 'c']['a', 'b c']"},
+      {"{{ ''[::-1] }}{{ 'abc'[:0:-1] }}{{ 'abc'[-9:2] }}{{ [1, 2, 3][::-2] }}{{ [1, 2][1:] }}",
+       "cbab[3, 1][2]"},
       {"{{ 'x'.removeprefix('x') }}|{{ 'ab'[::-1] }}|{{ 'abc'[-1] }}", "|ba|c"},
       {"{% for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break "
        "%}{% endif %}{{ i }}{% endfor %}",
