@@ -28,6 +28,13 @@ pub struct Rendered {
     pub plain: Vec<usize>,
 }
 
+/// Hugging Face's {% generation %} only marks what the assistant wrote, for training.
+fn without_generation_tags(source: &str) -> String {
+    let tag = |pattern: &str| regex::Regex::new(pattern).expect("our own pattern");
+    let opened = tag(r"(\{%[-+]?\s*)generation(\s*[-+]?%\})").replace_all(source, "${1}if true${2}");
+    tag(r"(\{%[-+]?\s*)endgeneration(\s*[-+]?%\})").replace_all(&opened, "${1}endif${2}").into_owned()
+}
+
 fn message(error: &minijinja::Error, limits: &Limits) -> String {
     if error.kind() == ErrorKind::OutOfFuel {
         return format!("{NAME}: takes more than {} steps", limits.fuel);
@@ -53,10 +60,11 @@ impl Template {
         });
         guard::install(&mut env);
         filters::install(&mut env);
-        if let Err(error) = guard::compile(NAME, source) {
+        let source = without_generation_tags(source);
+        if let Err(error) = guard::compile(NAME, &source) {
             return invalid(message(&error, &limits));
         }
-        Ok(Template { env, source: source.to_string(), bos: text(tokenizer.bos), eos: text(tokenizer.eos), taint, limits })
+        Ok(Template { env, source, bos: text(tokenizer.bos), eos: text(tokenizer.eos), taint, limits })
     }
 
     fn context(&self, json: &str) -> Result<(Value, char)> {

@@ -283,7 +283,7 @@ TEST_F(ChatTemplateTest, WritesAsPythonDoes) {
       {"{% macro m(x, y=2) %}{{ x }}{{ y }}{% endmacro %}{{ m(1) }}{{ m(1, y=3) }}", "1213"},
       {"{{ [{'k': 1}, {'k': 2}] | map(attribute='k') | list }}{{ [3, 1] | sort }}", "[1, 2][1, 3]"},
       {"{{ list[1:] | length }}{{ list | first }}{{ list | last }}", "31False"},
-      {"{% generation %}", "chat template: syntax error: unknown statement generation (line 1)"},
+      {"{% generation %}a{% endgeneration %}", "a"},
       {"{{ 'A%sB' | format('x') }}{{ '{}-{}'.format(1, 'y') }}", "AxB1-y"},
       {"{{ ['a', 'b'] | join('-') }}{{ '-'.join(['a', 'b']) }}", "a-ba-b"},
       {"{{ strftime_now('%Y') | length }}", "4"}};
