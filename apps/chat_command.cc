@@ -39,7 +39,7 @@ void AddSamplingFlags(CLI::App* app, ChatFlags* flags) {
   sampling->temperature = 0.2F;  // small models wander off when warmer
   sampling->top_p = 0.9F;
   sampling->max_tokens = 0;
-  app->add_option("--temperature", sampling->temperature, "0: always the likeliest token")
+  app->add_option("--temperature,--temp", sampling->temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   app->add_option("--top-p", sampling->top_p)->check(CLI::Range(1e-6, 1.0))->capture_default_str();

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "apps/command.h"
+#include "kernels/isa.h"
 
 namespace {
 
@@ -37,6 +38,10 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   if (argc < 2) {
     PrintHelp(std::cerr);
+    return kvasir::kExitUsage;
+  }
+  if (const kvasir::Status isa = kvasir::CheckIsaEnvironment(); !isa.ok()) {
+    std::cerr << "kvasir: " << isa.message() << std::endl;
     return kvasir::kExitUsage;
   }
   const std::string name = argv[1];

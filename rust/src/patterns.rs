@@ -1,5 +1,6 @@
-// Included by pretokenizer.rs: the table of known kinds. Patterns are those of the `pre_tokenizer` in the public
-// tokenizer.json of the models named beside them, without `\s+(?!\S)` (see words()).
+// Included by pretokenizer.rs: the table of known kinds. The patterns are facts about public models: what the
+// `pre_tokenizer` of each kind splits on, as published with the models and in public descriptions of the GGUF `pre`
+// names, without `\s+(?!\S)` (see words()). Which kinds are checked against a reference tokenizer: docs/text.md.
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 const CL100K: &str = concat!(
@@ -24,7 +25,7 @@ const DEEPSEEK_V3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
 );
-/// Letters of deepseek-llm: scripts with upper and lower case, as its tokenizer.json lists them.
+/// Letters of deepseek-llm: scripts with upper and lower case.
 const DEEPSEEK_LLM_LETTERS: &str = concat!(
     r"\s?[",
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}",

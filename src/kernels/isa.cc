@@ -73,6 +73,20 @@ Isa CurrentIsa() {
   return Current().load(std::memory_order_relaxed);
 }
 
+Status CheckIsaEnvironment() {
+  const char* wanted = std::getenv("KVASIR_ISA");
+  if (wanted == nullptr) return Status::Ok();
+  std::string supported;
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (!IsaSupported(isa)) continue;
+    if (IsaName(isa) == wanted) return Status::Ok();
+    supported += (supported.empty() ? "" : ", ") + std::string(IsaName(isa));
+  }
+  return InvalidArgument("KVASIR_ISA: '" + std::string(wanted) + "' is not one of " + supported +
+                             " (what this CPU has)",
+                         "KVASIR_ISA");
+}
+
 Status SetIsa(Isa isa) {
   if (!IsaSupported(isa)) {
     return InvalidArgument("instruction set " + std::string(IsaName(isa)) +

@@ -17,6 +17,9 @@ Isa BestIsa();
 // The path in use. Defaults to BestIsa(), or to the environment variable KVASIR_ISA if it names a
 // supported one.
 Isa CurrentIsa();
+// Fails if KVASIR_ISA is set to an unknown or unsupported name (which CurrentIsa passes over):
+// programs check it at start.
+Status CheckIsaEnvironment();
 // For tests: not thread-safe, call while no kernel runs. Fails if unsupported.
 Status SetIsa(Isa isa);
 
