@@ -4,8 +4,9 @@
 // only. The KV range is cut into spans of kAttentionSpan tokens at absolute positions; each span
 // gives (max, sum, accumulator) with its tokens in ascending order, and spans are folded in
 // ascending order. Rows of one call share reads, never arithmetic. Every instruction set computes
-// the same bits. Positions past a row's own are masked before any arithmetic: the bytes of a
-// recycled block are never read as numbers.
+// the same bits. A position past a row's own reaches none of its numbers: its score is dropped by a
+// select before the maximum and its V is not read for that row, so the old bytes of a recycled
+// block may be anything, NaN too.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@
 
 namespace kvasir {
 
-inline constexpr int kAttentionSpan =
-    256;  // tokens; a multiple of every block size served (8 to 256)
+// Tokens; a multiple of every block size served (8 to 256).
+inline constexpr int kAttentionSpan = 256;
 
 // One layer's K and V inside the arena. Element layout inside a head: quant/kv_format.h.
 struct PagedKv {
@@ -50,6 +51,7 @@ struct AttentionSpanOfSequence {
 void WriteKv(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences, const float* k,
              size_t ldk, const float* v, size_t ldv, Executor& executor);
 
+// Grows to the largest call and stays; one call at a time.
 class AttentionScratch {
  public:
   AttentionScratch();
