@@ -53,9 +53,8 @@ class FakeWorker : public Worker {
     Live live;
     live.sink = std::move(sink);
     for (int32_t i = 0; i < request.n; ++i) live.choices.push_back({request.prompt, true});
-    const RequestId id = request.id;
     live.request = std::move(request);
-    live_.emplace(id.value, std::move(live));
+    live_.emplace(live.request.id.value, std::move(live));
     ++submitted;
     wake_.notify_all();
     return Status::Ok();
@@ -101,7 +100,6 @@ class FakeWorker : public Worker {
     Request request;
     std::shared_ptr<EventSink> sink;
     std::vector<Choice> choices;
-    bool begun = false;
   };
   using Map = std::map<uint64_t, Live>;
 
