@@ -37,8 +37,8 @@ class TokenizerGolden : public ::testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
     file_ = std::make_unique<GgufFile>(std::move(opened).value());
   }
-  // Has the vocabulary a token for each byte of the text? SmolLM2's lacks six control characters and the lead bytes F1
-  // and F2; the reference drops such bytes, and so do we.
+  // Has the vocabulary a token for each byte of the text? SmolLM2's lacks six control characters
+  // and the lead bytes F1 and F2; the reference drops such bytes, and so do we.
   static bool HasBytes(const Tokenizer& tokenizer, const std::string& text) {
     std::vector<bool> there(256);
     for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {

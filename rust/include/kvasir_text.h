@@ -1,7 +1,8 @@
-// C ABI of the Rust crate behind src/text. Nothing here unwinds or aborts on bad input: every call that can fail returns
-// a kv_code and, unless it is kKvOk, an error text. Strings are bytes with a length, not zero-terminated.
-// What a call hands out is owned by the caller and given back with the matching kv_*_free (null is allowed there).
-// Handles are immutable: any number of threads may use one at the same time.
+// C ABI of the Rust crate behind src/text. Nothing here unwinds or aborts on bad input: every call
+// that can fail returns a kv_code and, unless it is kKvOk, an error text. Strings are bytes with a
+// length, not zero-terminated. What a call hands out is owned by the caller and given back with the
+// matching kv_*_free (null is allowed there). Handles are immutable: any number of threads may use
+// one at the same time.
 #pragma once
 
 #include <stddef.h>
@@ -72,24 +73,27 @@ kv_code kv_tokenizer_from_spec(const kv_tokenizer_spec* spec, kv_tokenizer** out
 kv_code kv_tokenizer_from_json_file(kv_str path, kv_tokenizer** out, kv_buffer* error);
 void kv_tokenizer_free(kv_tokenizer* tokenizer);
 kv_tokenizer_info kv_tokenizer_get_info(const kv_tokenizer* tokenizer);
-kv_code kv_tokenizer_encode(const kv_tokenizer* tokenizer, const kv_piece* pieces, size_t piece_count,
-                            uint8_t add_special, kv_ids* out, kv_buffer* error);
+kv_code kv_tokenizer_encode(const kv_tokenizer* tokenizer, const kv_piece* pieces,
+                            size_t piece_count, uint8_t add_special, kv_ids* out, kv_buffer* error);
 
 typedef struct kv_template kv_template;
 
 typedef struct kv_rendered {
   kv_buffer text;
-  // Byte ranges of `text` that came from the caller's strings and must not be part of a control token: begin, end, ...
+  // Byte ranges of `text` that came from the caller's strings and must not be part of a control
+  // token: begin, end, ...
   size_t* plain;
   size_t plain_count;  // numbers, so twice the number of ranges
 } kv_rendered;
 void kv_rendered_free(kv_rendered rendered);
 
 // Keeps its own copies; `tokenizer` may be freed afterwards.
-kv_code kv_template_make(kv_str source, const kv_tokenizer* tokenizer, uint64_t fuel, size_t output_bytes_max,
-                         uint64_t time_ms, kv_template** out, kv_buffer* error);
+kv_code kv_template_make(kv_str source, const kv_tokenizer* tokenizer, uint64_t fuel,
+                         size_t output_bytes_max, uint64_t time_ms, kv_template** out,
+                         kv_buffer* error);
 void kv_template_free(kv_template* chat_template);
-kv_code kv_template_render(const kv_template* chat_template, kv_str context_json, kv_rendered* out, kv_buffer* error);
+kv_code kv_template_render(const kv_template* chat_template, kv_str context_json, kv_rendered* out,
+                           kv_buffer* error);
 
 #ifdef __cplusplus
 }

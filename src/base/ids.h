@@ -1,5 +1,5 @@
-// Strong ids: a block, a request and a worker are never mixed up by accident. Tokens are plain ints, as every
-// library around us has them.
+// Strong ids: a block, a request and a worker are never mixed up by accident. Tokens are plain
+// ints, as every library around us has them.
 #pragma once
 
 #include <compare>
@@ -17,8 +17,8 @@ struct StrongId {
 };
 
 using TokenId = int32_t;
-using BlockId = StrongId<struct BlockTag, int32_t>;        // index into the pool; -1: none
-using RequestId = StrongId<struct RequestTag, uint64_t>;   // unique in one process
+using BlockId = StrongId<struct BlockTag, int32_t>;         // index into the pool; -1: none
+using RequestId = StrongId<struct RequestTag, uint64_t>;    // unique in one process
 using SequenceId = StrongId<struct SequenceTag, uint64_t>;  // one choice of one request
 
 inline constexpr BlockId kNoBlock{-1};

@@ -8,15 +8,16 @@
 
 namespace kvasir {
 
-// A non-owning reference to a callable; lives no longer than the call it is passed to. No allocation.
+// A non-owning reference to a callable; lives no longer than the call it is passed to. No
+// allocation.
 template <typename Signature>
 class FunctionRef;
 template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
+      FunctionRef(F&& f)  // NOLINT(google-explicit-constructor)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
@@ -29,9 +30,10 @@ class FunctionRef<R(Args...)> {
 };
 
 // Runs `parts` independent pieces of work and returns when all are done.
-// `body(part, worker)`: part in [0, parts), worker in [0, workers()): two pieces with the same worker never run at once,
-// so worker indexes scratch memory. Which worker runs a part is NOT fixed: a result must not depend on it (promise 3).
-// One caller at a time; not re-entrant. Body must not throw.
+// `body(part, worker)`: part in [0, parts), worker in [0, workers()): two pieces with the same
+// worker never run at once, so worker indexes scratch memory. Which worker runs a part is NOT
+// fixed: a result must not depend on it (promise 3). One caller at a time; not re-entrant. Body
+// must not throw.
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -1,7 +1,8 @@
-// Status and Result<T>: how a broken world or bad input is reported. No exceptions cross a folder's border.
+// Status and Result<T>: how a broken world or bad input is reported. No exceptions cross a folder's
+// border.
 //
-// A message is one line, says what was wrong with which field, and the limit if there is one. It is written for the
-// person who caused it: it may be shown to a client as is.
+// A message is one line, says what was wrong with which field, and the limit if there is one. It is
+// written for the person who caused it: it may be shown to a client as is.
 #pragma once
 
 #include <optional>
@@ -63,7 +64,7 @@ Status Internal(std::string message);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     KVASIR_CHECK(!status_.ok());
   }
@@ -94,10 +95,9 @@ class [[nodiscard]] Result {
 
 }  // namespace kvasir
 
-#define KVASIR_RETURN_IF_ERROR(expr)                      \
-  do {                                                    \
-    if (::kvasir::Status status_ = (expr); !status_.ok()) \
-      return status_;                                     \
+#define KVASIR_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                    \
+    if (::kvasir::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 
 #define KVASIR_CONCAT_INNER(a, b) a##b

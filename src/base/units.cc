@@ -27,11 +27,20 @@ Result<uint64_t> ParseSize(std::string_view text, std::string_view field) {
   double unit = 1;
   if (!suffix.empty() && suffix != "b") {
     switch (suffix[0]) {
-      case 'k': unit = 0x1p10; break;
-      case 'm': unit = 0x1p20; break;
-      case 'g': unit = 0x1p30; break;
-      case 't': unit = 0x1p40; break;
-      default: return Bad(text, field);
+      case 'k':
+        unit = 0x1p10;
+        break;
+      case 'm':
+        unit = 0x1p20;
+        break;
+      case 'g':
+        unit = 0x1p30;
+        break;
+      case 't':
+        unit = 0x1p40;
+        break;
+      default:
+        return Bad(text, field);
     }
     const std::string tail = suffix.substr(1);
     if (!tail.empty() && tail != "b" && tail != "ib") return Bad(text, field);
@@ -49,8 +58,8 @@ std::string FormatSize(uint64_t bytes) {
     ++unit;
   }
   char text[48];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : (value < 10 ? "%.2f %s" : "%.1f %s"), value,
-                kUnits[unit]);
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : (value < 10 ? "%.2f %s" : "%.1f %s"),
+                value, kUnits[unit]);
   return text;
 }
 

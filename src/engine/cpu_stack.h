@@ -1,5 +1,5 @@
-// Puts a served model together on this machine: model, thread pool, arena, CPU runner, engine. What `serve`, `chat` and
-// tests start from.
+// Puts a served model together on this machine: model, thread pool, arena, CPU runner, engine. What
+// `serve`, `chat` and tests start from.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,10 @@ namespace kvasir {
 
 struct StackOptions {
   std::string model_path;
-  int32_t threads = 0;         // 0: physical cores allowed
+  int32_t threads = 0;  // 0: physical cores allowed
   int32_t block_tokens = 16;
-  uint64_t kv_bytes = 0;       // 0: half of free memory, no more than max_num_seqs full contexts need
-  int64_t kv_blocks = 0;       // wins over kv_bytes
+  uint64_t kv_bytes = 0;  // 0: half of free memory, no more than max_num_seqs full contexts need
+  int64_t kv_blocks = 0;  // wins over kv_bytes
   std::string kv_type_k = "f16", kv_type_v = "f16";
   Precision precision = Precision::kDefault;
   EngineOptions engine;

@@ -1,4 +1,5 @@
-// Engine: the step loop (plan, run, commit) over scheduler, block pool and runner, and the in-process Worker around it.
+// Engine: the step loop (plan, run, commit) over scheduler, block pool and runner, and the
+// in-process Worker around it.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +16,31 @@
 namespace kvasir {
 
 struct EngineOptions {
-  int32_t max_model_len = 0;           // 0: the model's context
+  int32_t max_model_len = 0;  // 0: the model's context
   int32_t max_num_seqs = 256;
-  int32_t max_num_batched_tokens = 512;  // rows of a step; 0: automatic (512, fewer if memory is short)
-  int32_t max_queue = 1024;            // requests that never ran, beyond those a free seat is there for
+  int32_t max_num_batched_tokens =
+      512;                   // rows of a step; 0: automatic (512, fewer if memory is short)
+  int32_t max_queue = 1024;  // requests that never ran, beyond those a free seat is there for
   double queue_timeout_s = 60;
-  double reserve_blocks = 0.02;        // watermark: share of the pool kept free when admitting
-  Status Validate() const;             // names flag and limit
+  double reserve_blocks = 0.02;  // watermark: share of the pool kept free when admitting
+  Status Validate() const;       // names flag and limit
 };
 
-// In-process worker. Submit, Cancel and FinishChoice put commands into an inbox that the next step takes; Step does the work.
-// Start runs steps in a thread of its own and sleeps when idle; tests call Step themselves
-// (then Drain steps in the caller's thread). Sinks and the observer are called by whoever steps, and by Stop.
+// In-process worker. Submit, Cancel and FinishChoice put commands into an inbox that the next step
+// takes; Step does the work. Start runs steps in a thread of its own and sleeps when idle; tests
+// call Step themselves (then Drain steps in the caller's thread). Sinks and the observer are called
+// by whoever steps, and by Stop.
 class Engine : public Worker {
  public:
-  // All pointers outlive the engine. info: the parts the caller knows (kv types, threads, isa, precision) are passed on.
-  static Result<std::unique_ptr<Engine>> Make(const EngineOptions& options, WorkerInfo info, ModelRunner* runner,
-                                              KvArena* arena, const Clock* clock, Executor* executor,
+  // All pointers outlive the engine. info: the parts the caller knows (kv types, threads, isa,
+  // precision) are passed on.
+  static Result<std::unique_ptr<Engine>> Make(const EngineOptions& options, WorkerInfo info,
+                                              ModelRunner* runner, KvArena* arena,
+                                              const Clock* clock, Executor* executor,
                                               StepObserver* observer);
   virtual void Start() = 0;
-  virtual void Stop() = 0;   // ends the thread; unfinished requests get kCancelled
-  virtual bool Step() = 0;   // false: nothing to do
+  virtual void Stop() = 0;                  // ends the thread; unfinished requests get kCancelled
+  virtual bool Step() = 0;                  // false: nothing to do
   virtual void CheckIntegrity() const = 0;  // books, tables, reference counts; CHECKs
 };
 

@@ -1,4 +1,5 @@
-// ModelRunner: runs one step's batch. One of the five seams: the CPU runner, a GPU's, a fake in tests, the simulator's.
+// ModelRunner: runs one step's batch. One of the five seams: the CPU runner, a GPU's, a fake in
+// tests, the simulator's.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace kvasir {
 
-// Rows of one sequence: tokens [first_row, first_row + count) at positions [position, position + count).
+// Rows of one sequence: tokens [first_row, first_row + count) at positions [position, position +
+// count).
 struct ForwardSpan {
   std::span<const int32_t> block_table;
   int32_t position = 0;
@@ -31,9 +33,11 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual int32_t vocab() const = 0;
   virtual int32_t max_rows() const = 0;  // of one batch
-  // Logits come through the sink in groups in the order of logit_rows: `count` rows of vocab floats starting with
-  // logit_rows[first]; the sink may overwrite them. A failure means nothing of the batch may be committed.
-  virtual Status Run(const ForwardBatch& batch, FunctionRef<void(int first, int count, float* logits)> sink) = 0;
+  // Logits come through the sink in groups in the order of logit_rows: `count` rows of vocab floats
+  // starting with logit_rows[first]; the sink may overwrite them. A failure means nothing of the
+  // batch may be committed.
+  virtual Status Run(const ForwardBatch& batch,
+                     FunctionRef<void(int first, int count, float* logits)> sink) = 0;
 };
 
 }  // namespace kvasir

@@ -16,24 +16,25 @@ namespace kvasir {
 
 // Ranges are checked by Validate; the server maps API fields onto these one to one.
 struct SamplingParams {
-  float temperature = 1.0F;        // 0: greedy (the first of equal maxima)
-  int32_t top_k = 0;               // 0 or -1: off
-  float top_p = 1.0F;              // (0, 1]
-  float min_p = 0.0F;              // [0, 1]
-  float presence_penalty = 0.0F;   // [-2, 2], over generated tokens
-  float frequency_penalty = 0.0F;  // [-2, 2], over generated tokens
-  float repetition_penalty = 1.0F; // (0, 2], over prompt and generated tokens
+  float temperature = 1.0F;                           // 0: greedy (the first of equal maxima)
+  int32_t top_k = 0;                                  // 0 or -1: off
+  float top_p = 1.0F;                                 // (0, 1]
+  float min_p = 0.0F;                                 // [0, 1]
+  float presence_penalty = 0.0F;                      // [-2, 2], over generated tokens
+  float frequency_penalty = 0.0F;                     // [-2, 2], over generated tokens
+  float repetition_penalty = 1.0F;                    // (0, 2], over prompt and generated tokens
   std::vector<std::pair<TokenId, float>> logit_bias;  // [-100, 100]
   std::vector<TokenId> allowed_tokens;                // empty: all
   std::vector<std::vector<TokenId>> bad_words;        // token sequences that must not appear
-  std::optional<uint64_t> seed;    // draws are CounterUniform(seed, choice, position)
-  int32_t max_tokens = 16;         // >= 1 here; a request for 0 (prompt_logprobs only) sets it to 0
-  int32_t min_tokens = 0;          // no end token or stop token before this many
+  std::optional<uint64_t> seed;  // draws are CounterUniform(seed, choice, position)
+  int32_t max_tokens = 16;       // >= 1 here; a request for 0 (prompt_logprobs only) sets it to 0
+  int32_t min_tokens = 0;        // no end token or stop token before this many
   std::vector<TokenId> stop_tokens;  // end the sequence; the token is reported with finish kStop
-  std::vector<TokenId> end_tokens;   // the model's own (eos, eot); filled by the server from the tokenizer
-  bool ignore_eos = false;           // end_tokens are ordinary
-  int32_t logprobs = -1;             // -1: none; k >= 0: the sampled token's and the k best (k <= 20)
-  int32_t prompt_logprobs = -1;      // the same for every prompt token but the first
+  std::vector<TokenId>
+      end_tokens;           // the model's own (eos, eot); filled by the server from the tokenizer
+  bool ignore_eos = false;  // end_tokens are ordinary
+  int32_t logprobs = -1;    // -1: none; k >= 0: the sampled token's and the k best (k <= 20)
+  int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
 
   // vocab bounds token ids. Names the wrong field as the API calls it.
   Status Validate(int32_t vocab) const;
@@ -43,12 +44,14 @@ struct Request {
   RequestId id;
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
-  int32_t n = 1;                // choices; the prompt is computed once
-  int32_t priority = 0;         // lower runs earlier (vLLM's sense); used by the priority policy
-  int64_t deadline_ns = std::numeric_limits<int64_t>::max();  // for admission, on the engine's clock
+  int32_t n = 1;         // choices; the prompt is computed once
+  int32_t priority = 0;  // lower runs earlier (vLLM's sense); used by the priority policy
+  int64_t deadline_ns =
+      std::numeric_limits<int64_t>::max();  // for admission, on the engine's clock
 };
 
-// log-probabilities are natural logs of softmax(raw logits), before penalties, bias, masks and temperature.
+// log-probabilities are natural logs of softmax(raw logits), before penalties, bias, masks and
+// temperature.
 struct TokenLogprob {
   TokenId token = -1;
   float logprob = 0;
@@ -64,7 +67,7 @@ enum class FinishReason : uint8_t {
   kStop,    // end token or stop token
   kLength,  // max_tokens, context, or the whole pool is full of this one sequence
   kCancelled,
-  kError,   // see TokenEvent::error
+  kError,  // see TokenEvent::error
 };
 
 // One event to the sink. Events of one choice come in order.
@@ -76,18 +79,21 @@ struct TokenEvent {
   TokenId stop_token = -1;  // which token ended it with kStop
   Status error;             // with kError, kCancelled: why
   std::unique_ptr<PositionLogprobs> logprobs;
-  std::unique_ptr<std::vector<PositionLogprobs>> prompt_logprobs;  // once, with choice 0's first event
-  int64_t time_ns = 0;      // engine clock, when sampled
+  std::unique_ptr<std::vector<PositionLogprobs>>
+      prompt_logprobs;  // once, with choice 0's first event
+  int64_t time_ns = 0;  // engine clock, when sampled
   // Filled in the first event of a choice:
-  int64_t scheduled_ns = 0;    // when the request first ran
-  int32_t cached_tokens = 0;   // prompt tokens found in the cache
+  int64_t scheduled_ns = 0;   // when the request first ran
+  int32_t cached_tokens = 0;  // prompt tokens found in the cache
 };
 
-// Called by the engine's thread; must be quick and must not call the worker back (post to your own thread).
+// Called by the engine's thread; must be quick and must not call the worker back (post to your own
+// thread).
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  virtual void OnTokens(std::vector<TokenEvent> events) = 0;  // all of one request's events of one step
+  virtual void OnTokens(
+      std::vector<TokenEvent> events) = 0;  // all of one request's events of one step
 };
 
 }  // namespace kvasir

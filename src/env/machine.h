@@ -1,5 +1,5 @@
-// What this machine gives us: cores allowed (affinity and cgroup quota), memory free (cgroup limit included), big
-// aligned allocations.
+// What this machine gives us: cores allowed (affinity and cgroup quota), memory free (cgroup limit
+// included), big aligned allocations.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,14 @@
 
 namespace kvasir {
 
-int PhysicalCores();        // allowed to this process: affinity mask, cgroup v1/v2 quota, hyper-threads counted once; >= 1
+int PhysicalCores();  // allowed to this process: affinity mask, cgroup v1/v2 quota, hyper-threads
+                      // counted once; >= 1
 uint64_t FreeMemoryBytes();  // MemAvailable, no more than what the cgroup leaves
 uint64_t ResidentBytes();    // of this process
 std::string CpuModelName();
 
-// Zeroed anonymous memory, 2 MiB aligned, huge pages asked for with madvise. Null if the system refuses.
+// Zeroed anonymous memory, 2 MiB aligned, huge pages asked for with madvise. Null if the system
+// refuses.
 class BigBuffer {
  public:
   BigBuffer() = default;

@@ -11,14 +11,16 @@ namespace kvasir {
 
 class MappedFile {
  public:
-  static Result<MappedFile> Open(const std::string& path);  // kNotFound, or kDataLoss for an empty or special file
+  static Result<MappedFile> Open(
+      const std::string& path);  // kNotFound, or kDataLoss for an empty or special file
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  // Tells the kernel that these bytes will not be read again soon, so that they do not count as resident.
+  // Tells the kernel that these bytes will not be read again soon, so that they do not count as
+  // resident.
   void DropPages(size_t offset, size_t length) const;
 
  private:

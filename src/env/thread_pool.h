@@ -1,5 +1,5 @@
-// The executor of the server: N-1 threads and the caller. Workers spin for a short while between the pieces of a step and
-// sleep between steps, since these hosts are shared.
+// The executor of the server: N-1 threads and the caller. Workers spin for a short while between
+// the pieces of a step and sleep between steps, since these hosts are shared.
 #pragma once
 
 #include <memory>

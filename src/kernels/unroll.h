@@ -1,4 +1,5 @@
-// Arrays of vectors stay in registers only if every loop over them is unrolled, which -O2 does not do by itself.
+// Arrays of vectors stay in registers only if every loop over them is unrolled, which -O2 does not
+// do by itself.
 #pragma once
 
 #if defined(__clang__)

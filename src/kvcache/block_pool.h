@@ -1,14 +1,19 @@
-// The blocks of the hot pool: ids, reference counts and states. No bytes (KvArena has them), no clock, no threads.
+// The blocks of the hot pool: ids, reference counts and states. No bytes (KvArena has them), no
+// clock, no threads.
 //
-// Books (promise 1): free + reserved + filling + pinned + evictable + inflight == total after every call.
+// Books (promise 1): free + reserved + filling + pinned + evictable + inflight == total after every
+// call.
 //   free      in the free list
 //   filling   held by one or more sequences, still being written (not all slots have a token)
 //   pinned    sealed (full) and held by one or more sequences
-//   reserved, evictable, inflight: states of the prefix index, of admission and of tiers; zero until those exist
-// A block is handed out with reference count 1; Share adds a holder (n > 1 sharing a prompt), Release takes one away and
-// frees the block at zero. The free list is first in, first out, so a block's bytes stay intact as long as possible.
+//   reserved, evictable, inflight: states of the prefix index, of admission and of tiers; zero
+//   until those exist
+// A block is handed out with reference count 1; Share adds a holder (n > 1 sharing a prompt),
+// Release takes one away and frees the block at zero. The free list is first in, first out, so a
+// block's bytes stay intact as long as possible.
 //
-// Who writes: only a holder that is alone (RefCount 1) may write into a block; a holder of a shared one copies first.
+// Who writes: only a holder that is alone (RefCount 1) may write into a block; a holder of a shared
+// one copies first.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +28,9 @@ namespace kvasir {
 
 struct PoolBooks {
   int64_t total = 0, free = 0, reserved = 0, filling = 0, pinned = 0, evictable = 0, inflight = 0;
-  bool Balanced() const { return free + reserved + filling + pinned + evictable + inflight == total; }
+  bool Balanced() const {
+    return free + reserved + filling + pinned + evictable + inflight == total;
+  }
 };
 
 class BlockPool {
@@ -35,7 +42,8 @@ class BlockPool {
   void Share(BlockId block);    // one more holder
   void Seal(BlockId block);     // every slot has a token: filling -> pinned; idempotent
   void Release(BlockId block);  // one holder less; free at zero
-  // So many slots of a held block have a token now: bookkeeping for used_slots(). Never fewer than before.
+  // So many slots of a held block have a token now: bookkeeping for used_slots(). Never fewer than
+  // before.
   void SetFill(BlockId block, int32_t tokens);
   int32_t Fill(BlockId block) const;
   int32_t RefCount(BlockId block) const;  // 0: free
@@ -43,7 +51,9 @@ class BlockPool {
 
   int32_t free_blocks() const { return free_count_; }
   int32_t total_blocks() const { return static_cast<int32_t>(entries_.size()); }
-  int64_t used_slots() const { return used_slots_; }  // sum of Fill over held blocks; a shared block counts once
+  int64_t used_slots() const {
+    return used_slots_;
+  }  // sum of Fill over held blocks; a shared block counts once
   PoolBooks books() const;
   void CheckIntegrity() const;  // O(blocks): recounts everything, CHECKs on a difference
 

@@ -1,5 +1,6 @@
-// What one layer's cache holds, as numbers. The model's config fills one row per layer, the KV layout turns the rows into
-// bytes; neither knows the other. A new architecture adds rows here, not branches elsewhere.
+// What one layer's cache holds, as numbers. The model's config fills one row per layer, the KV
+// layout turns the rows into bytes; neither knows the other. A new architecture adds rows here, not
+// branches elsewhere.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Number formats of weights as GGUF files hold them (block layouts: the GGUF specification and ggml's public headers).
+// Number formats of weights as GGUF files hold them (block layouts: the GGUF specification and
+// ggml's public headers).
 #pragma once
 
 #include <cstddef>
@@ -27,15 +28,16 @@ enum class WeightType : uint32_t {
 
 struct WeightTypeInfo {
   WeightType type;
-  const char* name;      // "Q4_K"
-  int block_elements;    // 1 for floats, 32, or 256
+  const char* name;    // "Q4_K"
+  int block_elements;  // 1 for floats, 32, or 256
   int block_bytes;
 };
 
 // Null for a number that is not served.
 const WeightTypeInfo* FindWeightType(uint32_t gguf_number);
 const WeightTypeInfo& GetWeightType(WeightType type);
-// The name ggml gives any type number it has ("IQ2_XXS"), "" if none: for messages about what is not served.
+// The name ggml gives any type number it has ("IQ2_XXS"), "" if none: for messages about what is
+// not served.
 std::string_view GgmlTypeName(uint32_t gguf_number);
 std::string WeightTypesServedList();  // "F32, F16, BF16, Q8_0, ..."
 
