@@ -244,100 +244,133 @@ TEST(SchedulerRandom, PlansAreThoseOfTheNaiveOne) {
 
 // With choices: the budget holds, every decoding sequence is in every step, arrivals are admitted
 // in order, work ends.
-void CheckPromises(uint64_t seed) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  Rng rng(seed);
-  const Shape shape = RandomShape(rng);
-  BlockPool pool(shape.blocks);
-  Scheduler scheduler(OptionsOf(shape), &pool);
-  uint64_t next_id = 1;
-  std::set<uint64_t> never_ran;
-  std::set<std::pair<uint64_t, int32_t>> decoding;
-  const auto forget = [&](uint64_t id) {
-    never_ran.erase(id);
-    std::erase_if(decoding, [&](const auto& d) { return d.first == id; });
-  };
-  int step = 0;
-  for (; step < 20000; ++step) {
-    const bool busy = step < 600;
-    if (!busy && scheduler.idle()) break;
-    if (busy && rng.Below(6) == 0) {
-      const int32_t prompt = 1 + static_cast<int32_t>(rng.Below(40));
-      const int32_t choices = 1 + static_cast<int32_t>(rng.Below(4));
-      if (scheduler.Admissible(prompt, choices).ok()) {
-        scheduler.Add(
-            MakeRequest(next_id, prompt, 1 + static_cast<int32_t>(rng.Below(40)), choices), 0);
-        never_ran.insert(next_id++);
+class PromiseCheck {
+ public:
+  explicit PromiseCheck(uint64_t seed)
+      : rng_(seed),
+        shape_(RandomShape(rng_)),
+        pool_(shape_.blocks),
+        scheduler_(OptionsOf(shape_), &pool_) {}
+
+  void Run() {
+    int step = 0;
+    for (; step < kStepsMax && !::testing::Test::HasFatalFailure(); ++step) {
+      const bool busy = step < 600;
+      if (!busy && scheduler_.idle()) break;
+      if (busy) {
+        Arrive();
+        Leave();
       }
+      Step();
+      scheduler_.CheckIntegrity();
     }
-    if (busy && rng.Below(50) == 0 && next_id > 1) {
-      const uint64_t id = 1 + rng.Below(next_id - 1);
-      scheduler.Cancel(RequestId(id));
-      forget(id);
+    EXPECT_LT(step, kStepsMax) << "work did not end";
+    EXPECT_EQ(pool_.free_blocks(), shape_.blocks);
+  }
+
+ private:
+  static constexpr int kStepsMax = 20000;
+  using Choice = std::pair<uint64_t, int32_t>;
+
+  void Forget(uint64_t id) {
+    never_ran_.erase(id);
+    std::erase_if(decoding_, [&](const Choice& d) { return d.first == id; });
+  }
+
+  void Arrive() {
+    if (rng_.Below(6) != 0) return;
+    const int32_t prompt = 1 + static_cast<int32_t>(rng_.Below(40));
+    const int32_t choices = 1 + static_cast<int32_t>(rng_.Below(4));
+    if (!scheduler_.Admissible(prompt, choices).ok()) return;
+    const int32_t max_tokens = 1 + static_cast<int32_t>(rng_.Below(40));
+    scheduler_.Add(MakeRequest(next_id_, prompt, max_tokens, choices), 0);
+    never_ran_.insert(next_id_++);
+  }
+
+  void Leave() {
+    if (next_id_ == 1) return;
+    if (rng_.Below(50) == 0) {
+      const uint64_t id = 1 + rng_.Below(next_id_ - 1);
+      scheduler_.Cancel(RequestId(id));
+      Forget(id);
     }
-    if (busy && rng.Below(20) == 0 && next_id > 1) {
-      const uint64_t id = 1 + rng.Below(next_id - 1);
-      const auto choice = static_cast<int32_t>(rng.Below(4));
-      if (scheduler.FinishChoice(RequestId(id), choice)) decoding.erase({id, choice});
-      // Still in the queue, or was that its last choice? A request that is gone will not run.
-      if (!scheduler.scheduled_ns(RequestId(id))) {
-        scheduler.Cancel(RequestId(id));
-        forget(id);
-      }
+    if (rng_.Below(20) != 0) return;
+    const uint64_t id = 1 + rng_.Below(next_id_ - 1);
+    const auto choice = static_cast<int32_t>(rng_.Below(4));
+    if (scheduler_.FinishChoice(RequestId(id), choice)) decoding_.erase({id, choice});
+    // Still in the queue, or was that its last choice? A request that is gone will not run.
+    if (!scheduler_.scheduled_ns(RequestId(id))) {
+      scheduler_.Cancel(RequestId(id));
+      Forget(id);
     }
-    ScheduledBatch batch = scheduler.Plan(0);
+  }
+
+  void CheckPlan(const ScheduledBatch& batch) {
     int32_t rows = 0;
-    std::set<std::pair<uint64_t, int32_t>> in_batch;
+    std::set<Choice> in_batch;
     for (const ScheduledItem& item : batch.items) {
       rows += item.count;
       const uint64_t id = item.sequence->request.value;
       in_batch.insert({id, item.sequence->key.choice});
-      if (never_ran.contains(id)) {
-        EXPECT_EQ(*never_ran.begin(), id) << "overtaken";
-        never_ran.erase(id);
+      if (never_ran_.contains(id)) {
+        EXPECT_EQ(*never_ran_.begin(), id) << "overtaken";
+        never_ran_.erase(id);
       }
     }
-    EXPECT_LE(rows, shape.budget);
+    EXPECT_LE(rows, shape_.budget);
     EXPECT_EQ(rows, batch.rows);
     if (batch.preempted == 0 && batch.exhausted.empty()) {
       EXPECT_TRUE(
-          std::includes(in_batch.begin(), in_batch.end(), decoding.begin(), decoding.end()));
+          std::includes(in_batch.begin(), in_batch.end(), decoding_.begin(), decoding_.end()));
     }
-    decoding.clear();
+    decoding_.clear();
     for (const ScheduledItem& item : batch.items) {
       if (!item.samples) continue;
-      for (const int32_t choice : scheduler.OpenChoices(item)) {
-        decoding.insert({item.sequence->request.value, choice});
+      for (const int32_t choice : scheduler_.OpenChoices(item)) {
+        decoding_.insert({item.sequence->request.value, choice});
       }
     }
-    std::vector<std::pair<uint64_t, int32_t>> who;
+  }
+
+  void Step() {
+    ScheduledBatch batch = scheduler_.Plan(0);
+    CheckPlan(batch);
     if (batch.empty()) {
-      ASSERT_TRUE(scheduler.idle() || !batch.exhausted.empty());
-      continue;
+      ASSERT_TRUE(scheduler_.idle() || !batch.exhausted.empty());
+      return;
     }
-    auto outcomes = Outcomes(scheduler, batch);
+    auto outcomes = Outcomes(scheduler_, batch);
+    std::vector<Choice> who;
     for (ChoiceOutcome& outcome : outcomes) {
       who.push_back(
           {batch.items[static_cast<size_t>(outcome.item)].sequence->request.value, outcome.choice});
-      outcome.stop = rng.Below(25) == 0;
+      outcome.stop = rng_.Below(25) == 0;
     }
-    if (rng.Below(60) == 0) {
-      for (const ChoiceId& lost : scheduler.Abort(std::move(batch)))
-        decoding.erase({lost.request.value, lost.choice});
-    } else {
-      const auto ends = scheduler.Commit(std::move(batch), outcomes);
-      for (size_t i = 0; i < ends.size(); ++i) {
-        if (ends[i] != ChoiceEnd::kGoesOn) decoding.erase(who[i]);
-      }
+    if (rng_.Below(60) == 0) {
+      for (const ChoiceId& lost : scheduler_.Abort(std::move(batch)))
+        decoding_.erase({lost.request.value, lost.choice});
+      return;
     }
-    scheduler.CheckIntegrity();
+    const auto ends = scheduler_.Commit(std::move(batch), outcomes);
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i] != ChoiceEnd::kGoesOn) decoding_.erase(who[i]);
+    }
   }
-  EXPECT_LT(step, 20000) << "work did not end";
-  EXPECT_EQ(pool.free_blocks(), shape.blocks);
-}
+
+  Rng rng_;
+  const Shape shape_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  uint64_t next_id_ = 1;
+  std::set<uint64_t> never_ran_;
+  std::set<Choice> decoding_;
+};
 
 TEST(SchedulerRandom, PromisesHoldWithChoices) {
-  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) CheckPromises(seed);
+  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PromiseCheck(seed).Run();
+  }
 }
 
 }  // namespace

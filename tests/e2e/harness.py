@@ -293,7 +293,7 @@ class Context:
                 os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"),
                 "kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf")
             if not os.path.exists(path):
-                raise Skip("the demo model is not here (./kvasir-quickstart --build-only fetches it)")
+                raise Skip("the demo model is not here (./kvasir-quickstart --once fetches it)")
             return path
         if name.startswith("/"):
             return name
