@@ -68,6 +68,7 @@ struct Setting {
   int block_tokens = 16;
   int32_t budget = 512;
   int32_t seqs = 64;
+  bool tight = false;  // a pool of little more than one sequence, and everybody comes
   std::string Text() const {
     return "threads " + std::to_string(threads) + ", blocks " + std::to_string(blocks) + " x " +
            std::to_string(block_tokens) + ", budget " + std::to_string(budget) + ", seats " +
@@ -136,7 +137,7 @@ struct Plan {
   uint64_t seed = 1;
   int32_t longest_prompt = 60;
   int32_t longest_output = 24;
-  int schedules = 12;
+  int schedules = 40;
   int32_t max_neighbours = 32;
   int32_t max_model_len = 128;
 };
@@ -173,8 +174,8 @@ uint64_t RunSchedule(House& house, const Plan& plan, const std::vector<Request>&
                      Rng& rng) {
   SCOPED_TRACE("seed " + std::to_string(plan.seed) + ": " + setting.Text());
   House::Stack stack = house.Build(setting, plan.max_model_len);
-  const size_t count =
-      1 + rng.Below(std::min(requests.size(), static_cast<size_t>(plan.max_neighbours) + 1));
+  const size_t most = std::min(requests.size(), static_cast<size_t>(plan.max_neighbours) + 1);
+  const size_t count = setting.tight ? most : 1 + rng.Below(most);
   std::vector<std::shared_ptr<Collector>> sinks;
   std::vector<bool> cancelled(count, false);
   while (sinks.size() < count) {
@@ -227,8 +228,8 @@ void Check(const std::string& path, const Plan& plan) {
     setting.threads = 1 + static_cast<int>(rng.Below(3));
     setting.block_tokens = 8 << rng.Below(3);
     const int32_t least = (plan.max_model_len + setting.block_tokens - 1) / setting.block_tokens;
-    const bool tiny = rng.Below(2) == 0;
-    setting.blocks = least + static_cast<int32_t>(tiny ? rng.Below(6) : 400);
+    setting.tight = i % 2 == 0;
+    setting.blocks = least + static_cast<int32_t>(setting.tight ? rng.Below(6) : 400);
     const int32_t budgets[] = {3, 4, 7, 16, 33, 64, 200, 512};
     setting.budget = budgets[rng.Below(8)];
     setting.seqs = 3 + static_cast<int32_t>(rng.Below(32));
@@ -276,9 +277,9 @@ TEST(SameTokens, DemoModelUnderRandomSchedules) {
   Plan plan;
   plan.seed = Seed();
   plan.longest_prompt = 40;
-  plan.longest_output = 8;
-  plan.schedules = 4;
-  plan.max_neighbours = 6;
+  plan.longest_output = 24;
+  plan.schedules = 6;
+  plan.max_neighbours = 10;
   plan.max_model_len = 64;
   Check(path, plan);
 }
