@@ -142,7 +142,7 @@ int ServeCommand(int argc, const char* const* argv) {
   app.footer(
       "Examples:\n  kvasir serve demo\n  kvasir serve model.gguf --port 8000 --kv-mem 4GiB "
       "--max-model-len 8192\n"
-      "  curl http://127.0.0.1:8080/v1/chat/completions -d "
+      "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' -d "
       "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}'");
   ServeFlags flags;
   AddFlags(&app, &flags);

@@ -27,6 +27,7 @@ struct StopSignals::State {
   std::mutex mutex;
   std::condition_variable changed;
   bool ready = false;
+  bool quitting = false;  // the destructor's: a SIGUSR1 from elsewhere means nothing
   int signal = 0;
 };
 
@@ -37,6 +38,10 @@ StopSignals::StopSignals() : state_(new State()) {
 }
 
 StopSignals::~StopSignals() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->quitting = true;
+  }
   pthread_kill(watcher_.native_handle(), kQuit);
   watcher_.join();
 }
@@ -57,8 +62,11 @@ void StopSignals::Watch() {
   for (;;) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0) continue;
-    if (signal == kQuit) return;
     const std::lock_guard lock(state_->mutex);
+    if (signal == kQuit) {
+      if (state_->quitting) return;
+      continue;
+    }
     if (!state_->ready) _exit(0);
     if (state_->signal != 0) _exit(1);
     state_->signal = signal;

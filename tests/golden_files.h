@@ -21,7 +21,7 @@
 namespace kvasir::golden {
 
 inline constexpr const char* kNoModel =
-    "SKIPPED: the demo model is missing; run ./kvasir-quickstart --build-only or set "
+    "SKIPPED: the demo model is missing; run ./kvasir-quickstart --once or set "
     "KVASIR_DEMO_MODEL";
 
 // $KVASIR_DEMO_MODEL, else the place where the set-up script puts it; nullopt if there is no such

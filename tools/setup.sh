@@ -8,6 +8,10 @@ DEMO_SHA256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEMO_PATH="${XDG_DATA_HOME:-$HOME/.local/share}/kvasir/models/$DEMO_FILE"
 RUST_MINOR_MIN=85 # 1.85: the oldest the crates under rust/ were built with (plain Debian 12)
 
+# The server is on this machine: no proxy stands between.
+export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}"
+export NO_PROXY=$no_proxy
+
 say() { printf '%s\n' "$*" >&2; }
 step() { printf '==> %s\n' "$*" >&2; }
 die() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/units.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/pool_size.h"
@@ -31,17 +32,28 @@ const char* PrecisionName(Precision precision) {
   return "unknown";
 }
 
-// Rows of a step that nobody asked for in number: 512, fewer if their scratch would take more than
-// 1/16 of free memory.
-int32_t AutomaticBudget(const ModelConfig& config, uint64_t free_bytes) {
+// Scratch of one row of a step, about: what the forward pass holds between its products.
+uint64_t RowBytes(const ModelConfig& config) {
   const auto width = [](int64_t a, int64_t b) { return static_cast<uint64_t>(a * b); };
   const uint64_t floats =
       width(3, config.hidden) + width(2 * int64_t{config.heads} + config.kv_heads, config.k_dim) +
       width(int64_t{config.heads} + config.kv_heads, config.v_dim) + width(3, config.ff);
+  return floats * sizeof(float);
+}
+
+// Rows of a step that nobody asked for in number: 512, fewer if their scratch would take more than
+// 1/16 of free memory.
+int32_t AutomaticBudget(const ModelConfig& config, uint64_t free_bytes) {
   int32_t rows = kAutomaticBudget;
-  while (rows > 64 && floats * sizeof(float) * static_cast<uint64_t>(rows) > free_bytes / 16)
-    rows /= 2;
+  while (rows > 64 && RowBytes(config) * static_cast<uint64_t>(rows) > free_bytes / 16) rows /= 2;
   return rows;
+}
+
+// What stands beside the pool: rows of a step, the table of angles, a group of logits.
+uint64_t ScratchBytes(const ModelConfig& config, int32_t rows, int32_t context) {
+  return RowBytes(config) * static_cast<uint64_t>(rows) +
+         static_cast<uint64_t>(config.rope_dims) * sizeof(float) * static_cast<uint64_t>(context) +
+         static_cast<uint64_t>(config.vocab) * sizeof(float) * kLogitGroup;
 }
 
 class LocalCpuStack final : public CpuStack {
@@ -85,13 +97,21 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   PoolRequest pool;
   pool.kv_bytes = options.kv_bytes;
   pool.kv_blocks = options.kv_blocks;
-  pool.free_bytes = FreeMemoryBytes();
+  const uint64_t free_bytes = FreeMemoryBytes();
+  if (engine.max_num_batched_tokens == 0)
+    engine.max_num_batched_tokens = AutomaticBudget(config, free_bytes);
+  const uint64_t scratch = ScratchBytes(config, engine.max_num_batched_tokens, context);
+  if (scratch >= free_bytes) {
+    return OutOfMemory("--max-num-batched-tokens " + std::to_string(engine.max_num_batched_tokens) +
+                       " needs " + FormatSize(scratch) + " of scratch, " + FormatSize(free_bytes) +
+                       " are free; at most " + std::to_string(free_bytes / 2 / RowBytes(config)) +
+                       " would fit in half of it");
+  }
+  pool.free_bytes = free_bytes - scratch;
   pool.block_bytes = layout.block_bytes();
   pool.block_tokens = options.block_tokens;
   pool.most_tokens = static_cast<int64_t>(engine.max_num_seqs) * context;
   KVASIR_ASSIGN_OR_RETURN(const int32_t blocks, PoolBlocks(pool));
-  if (engine.max_num_batched_tokens == 0)
-    engine.max_num_batched_tokens = AutomaticBudget(config, pool.free_bytes);
   const int64_t pool_tokens = static_cast<int64_t>(blocks) * options.block_tokens;
   const int max_positions = static_cast<int>(std::min<int64_t>(context, pool_tokens));
   KVASIR_ASSIGN_OR_RETURN(arena_, CpuArena::Make(std::move(layout), blocks));

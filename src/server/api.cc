@@ -187,7 +187,7 @@ void Api::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
 void Api::HandlePost(Route route, HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   // A copyable handle: std::function wants that, and the body is not copied.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
-  const bool taken = prepare_([this, route, shared, writer] {
+  const bool taken = prepare_(shared->body.size(), [this, route, shared, writer] {
     if (route == Route::kTokenize || route == Route::kDetokenize) {
       auto response = std::make_shared<HttpResponse>(
           route == Route::kTokenize ? Tokenize(shared->body) : Detokenize(shared->body));
@@ -247,7 +247,7 @@ HttpResponse Api::Tokenize(const std::string& body) const {
     KVASIR_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens,
                             call.chat
                                 ? prompts_.EncodeChat(call.chat_prompt, call.add_special_tokens)
-                                : prompts_.EncodeText(call.prompt, call.add_special_tokens));
+                                : prompts_.EncodeAny(call.prompt, call.add_special_tokens));
     Json out = {
         {"count", tokens.size()}, {"max_model_len", model_.ContextTokens()}, {"tokens", tokens}};
     Json strings = nullptr;

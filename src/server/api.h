@@ -20,7 +20,7 @@ namespace kvasir {
 class Api {
  public:
   // Runs work on another thread, soon; false: too much is waiting already.
-  using Prepare = std::function<bool(std::function<void()> work)>;
+  using Prepare = std::function<bool(size_t body_bytes, std::function<void()> work)>;
 
   // metrics and what model points to outlive the Api.
   Api(const ServerOptions& options, const ServedModel& model, ServerMetrics* metrics,

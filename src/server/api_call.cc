@@ -72,6 +72,10 @@ void ReadSampling(FieldReader* in, const CallLimits& limits, ApiCall* call) {
   if (in->Tokens("allowed_token_ids", limits.vocab, kTokenListMax, &s.allowed_tokens) &&
       s.allowed_tokens.empty())
     in->Fail("allowed_token_ids", "must name at least one token");
+  // A set: what is named twice is not held twice, since every prompt of the call has a copy.
+  std::sort(s.allowed_tokens.begin(), s.allowed_tokens.end());
+  s.allowed_tokens.erase(std::unique(s.allowed_tokens.begin(), s.allowed_tokens.end()),
+                         s.allowed_tokens.end());
   in->Strings("bad_words", 128, kStopBytesMax, false, &call->bad_words);
   ReadSeed(in, limits, &s);
   in->Tokens("stop_token_ids", limits.vocab, 1024, &s.stop_tokens);

@@ -217,7 +217,8 @@ void Generation::Cancel() {
   model_.worker->Cancel(id_);
   for (auto& choice : choices_) choice->open = false;
   open_choices_ = 0;
-  Account(FinishReason::kCancelled);
+  const bool worse = Severity(worst_) > Severity(FinishReason::kCancelled);
+  Account(worse ? worst_ : FinishReason::kCancelled);
 }
 
 }  // namespace kvasir

@@ -333,8 +333,24 @@ void HttpConnection::BeginStream(HttpResponse head) {
   Flush();
 }
 
+// More unread than allowed for a second tells a slow reader; one large event is not his fault.
+bool HttpConnection::ReadsTooSlowly() {
+  constexpr auto kGrace = std::chrono::seconds(1);
+  constexpr size_t kAtOnceFactor = 64;  // so much is never held, not even for that second
+  const size_t limit = host_->options->output_bytes_max;
+  const size_t unread = out_.size() + writing_.size() - written_;
+  const auto now = std::chrono::steady_clock::now();
+  if (unread <= limit) {
+    over_limit_since_.reset();
+    return false;
+  }
+  if (!over_limit_since_) over_limit_since_ = now;
+  return unread > kAtOnceFactor * limit || now - *over_limit_since_ > kGrace;
+}
+
 void HttpConnection::Write(std::string bytes) {
   if (!open() || bytes.empty()) return;
+  if (ReadsTooSlowly()) return Post([this] { Close(); });
   if (chunked_) {
     char size[24];
     std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
@@ -345,8 +361,6 @@ void HttpConnection::Write(std::string bytes) {
     out_ += bytes;
   }
   // A reader this slow is cut off; not from within the exchange that writes.
-  if (out_.size() + writing_.size() - written_ > host_->options->output_bytes_max)
-    return Post([this] { Close(); });
   Flush();
 }
 

@@ -80,6 +80,7 @@ class HttpConnection : public ResponseWriter, public std::enable_shared_from_thi
   void Monitor();
   void OnMonitor(Error error, size_t bytes);
   void Queue(const HttpResponse& response, bool streamed);
+  bool ReadsTooSlowly();
   void Flush();
   void OnWritten(Error error, size_t bytes);
   void OnAnswered();
@@ -116,6 +117,7 @@ class HttpConnection : public ResponseWriter, public std::enable_shared_from_thi
   // Bytes to send: writing_ is with the kernel, out_ waits.
   std::string out_;
   std::string writing_;
+  std::optional<std::chrono::steady_clock::time_point> over_limit_since_;
   size_t written_ = 0;
   bool write_pending_ = false;
   bool chunked_ = false;

@@ -221,6 +221,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::OnStep(const StepStats& step, const WorkerStats& /*stats*/) {
+  if (step.rows == 0) return;  // nothing ran: a step that only cancelled or refused
   constexpr double kNs = 1e-9;
   rep_->step_tokens.Observe(step.rows);
   rep_->schedule.Observe(static_cast<double>(step.schedule_ns) * kNs);

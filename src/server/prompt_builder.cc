@@ -58,6 +58,34 @@ Status PromptBuilder::CheckBytes(size_t bytes, const char* field) const {
                          field);
 }
 
+Result<std::vector<TokenId>> PromptBuilder::EncodeAny(const std::string& text,
+                                                      bool add_special) const {
+  if (text.size() > kEncodeBytesMax)
+    return InvalidArgument("prompt: must be at most " + std::to_string(kEncodeBytesMax) +
+                               " bytes, not " + std::to_string(text.size()),
+                           "prompt");
+  return EncodeText(text, add_special);
+}
+
+// Log-probabilities make answers large: what one piece of an answer could hold is bounded before
+// anything runs. A stream holds those of the prompt at once, the others go out as they come.
+Status PromptBuilder::CheckAnswerSize(const std::vector<GenerationParams>& generations,
+                                      bool stream) const {
+  int64_t entries = 0;
+  for (const GenerationParams& g : generations) {
+    const SamplingParams& s = g.sampling;
+    const auto prompt = static_cast<int64_t>(g.prompt.size());
+    const int64_t answer = stream ? 0 : int64_t{s.max_tokens} * (s.logprobs + 1);
+    entries += int64_t{g.n} * (prompt * (s.prompt_logprobs + 1) + answer);
+  }
+  if (entries <= kLogprobEntriesMax) return Status::Ok();
+  return InvalidArgument("logprobs: the answer could hold " + std::to_string(entries) +
+                             " log-probabilities, at most " + std::to_string(kLogprobEntriesMax) +
+                             " are allowed; ask for fewer prompts, choices (n), tokens or "
+                             "alternatives",
+                         "logprobs");
+}
+
 Result<std::vector<TokenId>> PromptBuilder::EncodeText(const std::string& text,
                                                        bool add_special) const {
   return model_.tokenizer->Encode(text, SpecialText::kControl, add_special);
@@ -139,10 +167,10 @@ Result<std::vector<TokenId>> PromptBuilder::EncodePrompt(const ApiCall& call,
                                                          const PromptInput* input) const {
   if (call.chat) return EncodeChat(call.chat_prompt, call.add_special_tokens);
   if (!input->is_text) return input->tokens;
-  // With truncation any length may do; the size of a body is limited anyway.
+  // With truncation a text may be longer than the context.
   if (!call.truncate_prompt_tokens)
     KVASIR_RETURN_IF_ERROR(CheckBytes(input->text.size(), "prompt"));
-  Result<std::vector<TokenId>> tokens = EncodeText(input->text, call.add_special_tokens);
+  Result<std::vector<TokenId>> tokens = EncodeAny(input->text, call.add_special_tokens);
   if (!tokens.ok()) return Status(tokens.status().code(), tokens.status().message(), "prompt");
   if (tokens->empty())
     return InvalidArgument("prompt: is empty, and this model begins without a special token",
@@ -188,6 +216,7 @@ Result<std::vector<GenerationParams>> PromptBuilder::Build(const ApiCall& call) 
     params.sampling.max_tokens = *max_tokens;
     out.push_back(std::move(params));
   }
+  KVASIR_RETURN_IF_ERROR(CheckAnswerSize(out, call.stream));
   return out;
 }
 

@@ -21,6 +21,8 @@ class PromptBuilder {
 
   // Raw prompts are the client's own template: text of control tokens becomes the token.
   Result<std::vector<TokenId>> EncodeText(const std::string& text, bool add_special) const;
+  // The same for texts that the context does not bound: at most kEncodeBytesMax.
+  Result<std::vector<TokenId>> EncodeAny(const std::string& text, bool add_special) const;
   Result<std::vector<TokenId>> EncodeChat(const ChatPromptFields& fields, bool add_special) const;
 
   // Tokens that may be generated. max_tokens absent: default_tokens, or the rest of the context if
@@ -29,7 +31,11 @@ class PromptBuilder {
                             int32_t default_tokens) const;
 
  private:
+  static constexpr size_t kEncodeBytesMax = 2u << 20;
+  static constexpr int64_t kLogprobEntriesMax = 500'000;  // of one answer, about 440 bytes each
+
   Status CheckBytes(size_t bytes, const char* field) const;
+  Status CheckAnswerSize(const std::vector<GenerationParams>& generations, bool stream) const;
   Status EncodeBadWords(const ApiCall& call, SamplingParams* sampling) const;
   Result<std::vector<TokenId>> EncodePrompt(const ApiCall& call, const PromptInput* input) const;
 

@@ -24,6 +24,8 @@ namespace kvasir {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+constexpr size_t kLargeBodyBytes = 128u << 10;
+
 struct Server::Rep {
   Rep(const ServerOptions& o, const ServedModel& model, ServerMetrics* metrics)
       : options(o),
@@ -32,7 +34,9 @@ struct Server::Rep {
         retry(acceptor.get_executor()),
         prepare_pool(static_cast<size_t>(o.prepare_threads)),
         api(o, model, metrics,
-            [this](std::function<void()> work) { return Prepare(std::move(work)); }),
+            [this](size_t body_bytes, std::function<void()> work) {
+              return Prepare(body_bytes, std::move(work));
+            }),
         log(o.access_log, o.access_log_json) {
     host.options = &options;
     host.api = &api;
@@ -44,9 +48,10 @@ struct Server::Rep {
   Status Listen();
   void Accept();
   void OnAccept(boost::system::error_code error, tcp::socket socket);
-  bool Prepare(std::function<void()> work);
+  bool Prepare(size_t body_bytes, std::function<void()> work);
   void Forget(HttpConnection* connection);
   std::vector<std::shared_ptr<HttpConnection>> Connections();
+  std::vector<std::shared_ptr<HttpConnection>> Leaving();
   bool CloseOneIdle();
   void Stop(double flush_timeout_s);
 
@@ -55,6 +60,8 @@ struct Server::Rep {
   tcp::acceptor acceptor;
   asio::steady_timer retry;
   asio::thread_pool prepare_pool;
+  asio::thread_pool large_pool{1};     // bodies over kLargeBodyBytes: they never delay small ones
+  std::atomic<bool> stopping = false;  // what is queued in the pools is let go
   std::atomic<int32_t> preparing{0};
   Api api;
   AccessLog log;
@@ -148,13 +155,14 @@ bool Server::Rep::CloseOneIdle() {
   return true;
 }
 
-bool Server::Rep::Prepare(std::function<void()> work) {
+bool Server::Rep::Prepare(size_t body_bytes, std::function<void()> work) {
   if (preparing.fetch_add(1) >= options.prepare_queue_max) {
     preparing.fetch_sub(1);
     return false;
   }
-  asio::post(prepare_pool, [this, work = std::move(work)] {
-    work();
+  auto& pool = body_bytes > kLargeBodyBytes ? large_pool : prepare_pool;
+  asio::post(pool, [this, work = std::move(work)] {
+    if (!stopping) work();
     preparing.fetch_sub(1);
   });
   return true;
@@ -168,6 +176,14 @@ void Server::Rep::Forget(HttpConnection* connection) {
   leaving.push_back(found->second);
   connections.erase(found);
   closed.notify_all();
+}
+
+std::vector<std::shared_ptr<HttpConnection>> Server::Rep::Leaving() {
+  std::vector<std::shared_ptr<HttpConnection>> out;
+  const std::lock_guard lock(mutex);
+  for (const auto& weak : leaving)
+    if (auto connection = weak.lock()) out.push_back(std::move(connection));
+  return out;
 }
 
 std::vector<std::shared_ptr<HttpConnection>> Server::Rep::Connections() {
@@ -192,8 +208,11 @@ void Server::Rep::Stop(double flush_timeout_s) {
     closed.wait_for(lock, std::chrono::duration<double>(flush_timeout_s),
                     [this] { return connections.empty(); });
   }
+  stopping = true;
   prepare_pool.join();
+  large_pool.join();
   for (const auto& connection : Connections()) connection->Abort();
+  for (const auto& connection : Leaving()) connection->Abort();
   // Without listener and sockets the context runs out of work.
   for (std::thread& thread : threads) thread.join();
   // An engine thread may just be posting to a connection that is closed: let go of the last ones

@@ -3,7 +3,7 @@ import json
 import threading
 import time
 
-from harness import HANG, Response, background, test
+from harness import HANG, Response, background, test, together
 
 
 def names(r, word):
@@ -245,3 +245,20 @@ def odd_connections(t):
             pass
         c.close()
     t.equal(s.get("/health").status, 200, "health after junk")
+
+
+@test("limits: what an answer with log-probabilities may hold; a large first event is no slow reader; texts to tokenise")
+def answer_size(t):
+    s = t.server("stories")
+    name, prompt = s.served_name(), [3 + i % 200 for i in range(400)]
+    big = {"model": name, "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True, "logprobs": 5, "echo": True}
+    r = s.post("/v1/completions", dict(big, n=128, prompt_logprobs=20))
+    t.check(r.status == 400 and names(r, "logprobs") and "500000" in r.error["message"], "n 128: %d %s" % (r.status, r.body[:200]))
+    got = s.stream("/v1/completions", dict(big, n=64))
+    t.check(got.done and len(got.finish) == 64, "a stream whose first events are large: done %s, %d ends" % (got.done, len(got.finish)))
+    r = s.post("/tokenize", {"model": name, "prompt": "word " * (1 << 20)})
+    t.check(r.status == 400 and names(r, "prompt") and "2097152" in r.error["message"], "5 MiB to tokenise: %d %s" % (r.status, r.body[:200]))
+    # Large texts are prepared one after the other; a short request does not stand behind them.
+    with background(lambda: together([lambda: s.post("/tokenize", {"model": name, "prompt": "word " * 400000}).status] * 4)) as large:
+        t.equal(s.post("/v1/completions", {"model": name, "prompt": [3], "max_tokens": 1}).status, 200, "a short request beside them")
+    t.equal(large, [[200] * 4], "texts of 2 MB")

@@ -149,6 +149,28 @@ def memory(t):
         t.equal(s.stop(), 0, "exit code")
 
 
+@test("signals: SIGUSR1 means nothing, and SIGTERM is still heard after it")
+def stray_signal(t):
+    s = t.fresh("stories")
+    try:
+        s.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+        t.check(s.alive(), "SIGUSR1 ended the server")
+        t.equal(s.get("/health").status, 200, "health after SIGUSR1")
+    finally:
+        t.equal(s.stop(), 0, "exit code")
+
+
+@test("serve --help: its curl line works as it is printed")
+def help_example(t):
+    text = t.run("serve", "--help").stdout.decode()
+    line = next(x.strip() for x in text.splitlines() if x.strip().startswith("curl "))
+    with t.fresh("demo") as s:
+        line = line.replace("http://127.0.0.1:8080", s.url).replace('"messages"', '"max_tokens":4,"messages"')
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=HANG)
+        t.check('"assistant"' in done.stdout, "%s\nanswered %s %s" % (line, done.stdout[:300], done.stderr[-200:]))
+
+
 class Terminal:
     """A program on a pseudo-terminal."""
 
