@@ -10,6 +10,7 @@
 #include "apps/line_reader.h"
 #include "apps/loaded_model.h"
 #include "apps/log.h"
+#include "text/tokenizer.h"
 
 namespace kvasir {
 namespace {
@@ -98,12 +99,15 @@ int ChatCommand(int argc, const char* const* argv) {
   CLI::App app("Talk to a model in the terminal. /help there shows what it knows.", "kvasir chat");
   app.footer(
       "Examples:\n  kvasir chat demo --system 'You answer in one sentence.'\n"
-      "  echo 'What is the capital of France?' | kvasir chat demo --temperature 0");
+      "  echo 'Why is the sky blue?' | kvasir chat demo --temperature 0");
   ChatFlags flags;
   AddFlags(&app, &flags);
   int exit_code = 0;
   if (!ParseFlags(&app, argc, argv, &exit_code)) return exit_code;
   if (const Status status = SetUpLog(flags.log_level, "text"); !status.ok()) return Fail(status);
+  if (const size_t bad = FindInvalidUtf8(flags.chat.system); bad != std::string::npos) {
+    return Fail(InvalidArgument("--system is not valid UTF-8 at byte " + std::to_string(bad)));
+  }
   flags.model.engine.max_num_seqs = 1;
   const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(flags.model, nullptr);
   if (!model.ok()) return Fail(model.status());

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "text/tokenizer.h"
+
 namespace kvasir {
 namespace {
 
@@ -61,6 +63,10 @@ std::string ChatSession::MessagesJson() const {
 }
 
 bool ChatSession::Ask(const std::string& question, const std::atomic<bool>* cancel) {
+  if (const size_t bad = FindInvalidUtf8(question); bad != std::string::npos) {
+    notes_ << "the message is not valid UTF-8 at byte " << bad << std::endl;
+    return false;
+  }
   history_.push_back({"user", question});
   ChatTurn turn;
   turn.messages_json = MessagesJson();

@@ -1,4 +1,6 @@
 // kvasir: the program. One file per command; this one only finds it by name.
+#include <malloc.h>
+
 #include <csignal>
 #include <cstring>
 #include <iostream>
@@ -36,6 +38,9 @@ void PrintHelp(std::ostream& out) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  // Large buffers go back to the system when they are freed, and threads share few heaps.
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   if (argc < 2) {
     PrintHelp(std::cerr);
     return kvasir::kExitUsage;

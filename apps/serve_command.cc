@@ -19,6 +19,18 @@
 namespace kvasir {
 namespace {
 
+// CLI::Range lets nan through.
+CLI::Validator Seconds(double most) {
+  const std::string range = "0 to " + std::to_string(static_cast<int64_t>(most)) + " seconds";
+  return CLI::Validator(
+      [most, range](const std::string& text) {
+        double value = -1;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value >= 0 && value <= most ? std::string() : "must be " + range;
+      },
+      range, "seconds");
+}
+
 struct ServeFlags {
   ModelFlags model;
   ServerOptions server;
@@ -47,7 +59,7 @@ void AddNetworkFlags(CLI::App* app, ServeFlags* flags) {
                   "origin whose pages may read answers");
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "seconds that running requests get at SIGTERM or SIGINT")
-      ->check(CLI::Range(0.0, 86'400.0))
+      ->check(Seconds(86'400))
       ->capture_default_str();
 }
 

@@ -94,7 +94,8 @@ Result<TokenId> Sampler::Sample(std::span<const float> logits, const SampleInput
   if (max == kMasked) {
     return InvalidArgument(
         "allowed_token_ids, bad_words and min_tokens leave no token to sample at position " +
-        std::to_string(input.tokens.size()));
+            std::to_string(input.tokens.size()),
+        "allowed_token_ids");
   }
   if (params.temperature == 0.0F) return best;
   const double uniform =

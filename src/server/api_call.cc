@@ -182,12 +182,17 @@ void ReadExtras(FieldReader* in, ApiCall* call) {
 
 // What would change the answer if it were ignored is refused.
 void RefuseUnsupported(FieldReader* in) {
-  constexpr std::array<std::string_view, 9> kRefused = {
+  constexpr std::array<std::string_view, 15> kRefused = {
       "suffix",        "structured_outputs", "guided_json",
       "guided_regex",  "guided_choice",      "guided_grammar",
-      "chat_template", "prompt_embeds",      "guided_decoding_backend"};
+      "chat_template", "prompt_embeds",      "guided_decoding_backend",
+      "functions",     "function_call",      "audio",
+      "documents",     "logits_processors",  "logprob_token_ids"};
   for (const std::string_view name : kRefused)
     if (in->Find(name) != nullptr) in->Fail(name, "is not supported");
+  const Json* modalities = in->Find("modalities");
+  if (modalities != nullptr && *modalities != Json::array({"text"}))
+    in->Fail("modalities", "only [\"text\"] is supported");
   bool beam = false;
   if (in->Bool("use_beam_search", &beam) && beam) in->Fail("use_beam_search", "is not supported");
   const Json* format = in->Find("response_format");

@@ -1,5 +1,7 @@
 #include "server/server.h"
 
+#include <malloc.h>
+
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/io_context.hpp>
@@ -160,9 +162,11 @@ bool Server::Rep::Prepare(size_t body_bytes, std::function<void()> work) {
     preparing.fetch_sub(1);
     return false;
   }
-  auto& pool = body_bytes > kLargeBodyBytes ? large_pool : prepare_pool;
-  asio::post(pool, [this, work = std::move(work)] {
+  const bool large = body_bytes > kLargeBodyBytes;
+  asio::post(large ? large_pool : prepare_pool, [this, large, work = std::move(work)]() mutable {
     if (!stopping) work();
+    work = nullptr;
+    if (large) malloc_trim(0);  // what a large body took goes back to the system
     preparing.fetch_sub(1);
   });
   return true;
