@@ -46,6 +46,7 @@ void WeightLoader::Done(const GgufTensor& tensor) {
 
 PackedMatrix WeightLoader::Pack(const std::vector<const GgufTensor*>& tensors) {
   std::vector<WeightView> views;
+  views.reserve(tensors.size());
   for (const GgufTensor* tensor : tensors) {
     views.push_back({tensor->type, tensor->data, tensor->rows(), tensor->columns()});
   }
@@ -65,6 +66,7 @@ std::vector<PackedMatrix> WeightLoader::Stack(const std::vector<std::string>& na
   std::vector<PackedMatrix> out;
   if (!ok()) return out;
   std::vector<const GgufTensor*> tensors;
+  tensors.reserve(names.size());
   for (const std::string& name : names) tensors.push_back(&Take(name));
   const bool agree = std::all_of(tensors.begin(), tensors.end(),
                                  [&](const GgufTensor* t) { return t->type == tensors[0]->type; });

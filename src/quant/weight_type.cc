@@ -51,11 +51,13 @@ void DequantizeBlock(WeightType type, const CodeRules& rules, const BlockCodes& 
   for (size_t i = 0; i < out.size(); ++i) {
     float scale = d;
     float min = m;
+    const auto sixteen = i / 16;
+    const auto thirty_two = i / 32;
     if (type == WeightType::kQ6_K) {
-      scale = d * static_cast<float>(static_cast<int8_t>(block.scales[i / 16]));
+      scale = d * static_cast<float>(static_cast<int8_t>(block.scales[sixteen]));
     } else if (rules.has_scales) {
-      scale = d * static_cast<float>(block.scales[i / 32]);
-      min = -(m * static_cast<float>(block.mins[i / 32]));
+      scale = d * static_cast<float>(block.scales[thirty_two]);
+      min = -(m * static_cast<float>(block.mins[thirty_two]));
     }
     const float value = scale * static_cast<float>(block.codes[i] - rules.zero);
     out[i] = rules.has_min ? value + min : value;
