@@ -1,5 +1,6 @@
 #include "loadgen/workload.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -84,6 +85,7 @@ Summary RunJobs(const std::string& name, const std::vector<CompletionJob>& jobs,
 std::vector<CompletionJob> EqualJobs(PromptSource* source, int count, size_t input, int32_t output,
                                      const PromptUnits& prefix = {}) {
   std::vector<CompletionJob> jobs;
+  jobs.reserve(static_cast<size_t>(std::max(count, 0)));
   for (int i = 0; i < count; ++i) jobs.push_back({Joined(prefix, source->Draw(input)), output});
   return jobs;
 }
