@@ -5,6 +5,19 @@
 #include <string>
 
 namespace kvasir {
+namespace {
+
+// The library's words for an unknown name in a --config file are put in ours.
+std::string Explain(const std::exception& error) {
+  std::string what = error.what();
+  constexpr const char* kUnknownKey = "INI was not able to parse ";
+  if (what.starts_with(kUnknownKey)) {
+    what = "--config: unknown name " + what.substr(std::strlen(kUnknownKey));
+  }
+  return what;
+}
+
+}  // namespace
 
 ExitCode ExitCodeOf(const Status& status) {
   switch (status.code()) {
@@ -38,19 +51,11 @@ bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code
       *exit_code = kExitOk;
       return false;
     }
-    std::string what = error.what();
-    constexpr const char* kUnknownKey = "INI was not able to parse ";  // the library's words for it
-    if (what.starts_with(kUnknownKey)) {
-      what = "--config: unknown name " + what.substr(std::strlen(kUnknownKey));
-    }
+    const std::string what = Explain(error);
     std::cerr << app->get_name() << ": " << what << "\nSee " << app->get_name() << " --help"
               << std::endl;
   } catch (const std::exception& error) {
-    std::string what = error.what();
-    constexpr const char* kUnknownKey = "INI was not able to parse ";  // the library's words for it
-    if (what.starts_with(kUnknownKey)) {
-      what = "--config: unknown name " + what.substr(std::strlen(kUnknownKey));
-    }
+    const std::string what = Explain(error);
     std::cerr << app->get_name() << ": " << what << std::endl;
   }
   *exit_code = kExitUsage;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cpu_runner.h"
 #include "env/thread_pool.h"
 #include "kvcache/kv_layout.h"
 #include "model/forward.h"
@@ -57,20 +58,7 @@ class Runner {
     std::memset(bytes_.data(), 0xFF, bytes_.size());  // NaN in f32 and in f16
     auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(bytes_.data()) + 63) &
                                               ~uintptr_t{63});
-    for (const LayerSlot& slot : layout->layers()) {
-      PagedKv view;
-      view.base = base;
-      view.block_stride = layout->block_bytes();
-      view.k_offset = slot.k_offset;
-      view.v_offset = slot.v_offset;
-      view.block_tokens = kBlockTokens;
-      view.kv_heads = slot.spec.kv_heads;
-      view.k_dim = slot.spec.k_dim;
-      view.v_dim = slot.spec.v_dim;
-      view.k_type = slot.k_type;
-      view.v_type = slot.v_type;
-      layers_.push_back(view);
-    }
+    layers_ = PagedViews(*layout, base);
     // Block i of sequence s lies at (per_sequence - 1 - i) * sequences + s: backwards and
     // interleaved.
     for (int s = 0; s < sequences; ++s) {

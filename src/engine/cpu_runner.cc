@@ -7,11 +7,14 @@
 namespace kvasir {
 
 std::vector<PagedKv> PagedViews(KvArena& arena) {
-  const KvLayout& layout = arena.layout();
+  return PagedViews(arena.layout(), arena.base());
+}
+
+std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base) {
   std::vector<PagedKv> views;
   for (const LayerSlot& slot : layout.layers()) {
     PagedKv view;
-    view.base = arena.base();
+    view.base = base;
     view.block_stride = layout.block_bytes();
     view.k_offset = slot.k_offset;
     view.v_offset = slot.v_offset;

@@ -36,5 +36,6 @@ class CpuRunner final : public ModelRunner {
 
 // One view per layer.
 std::vector<PagedKv> PagedViews(KvArena& arena);
+std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base);  // base: of block 0
 
 }  // namespace kvasir
