@@ -101,8 +101,9 @@ def loading(t):
 
 @test("--max-queue and --queue-timeout: 429 with Retry-After, 503")
 def queue_limits(t):
-    with t.fresh("ref", "--max-num-seqs", 1, "--max-queue", 2, "--queue-timeout", 1) as s:
-        body = {"model": s.served_name(), "prompt": [97, 98], "max_tokens": 8000, "temperature": 0}
+    # The demo model needs half a minute for the held answer: the seat is taken for the whole test.
+    with t.fresh("demo", "--kv-mem", "256MiB", "--max-num-seqs", 1, "--max-queue", 2, "--queue-timeout", 1) as s:
+        body = {"model": s.served_name(), "prompt": [97, 98], "max_tokens": 8000, "temperature": 0, "ignore_eos": True}
         held = [s.open_stream("/v1/completions", body)]
         held[0].recv(64)
         waiting = [s.open_stream("/v1/completions", body) for _ in range(2)]
