@@ -23,6 +23,15 @@ struct EngineOptions {
   int32_t max_queue = 1024;  // requests that never ran, beyond those a free seat is there for
   double queue_timeout_s = 60;
   double reserve_blocks = 0.02;  // watermark: share of the pool kept free when admitting
+  bool prefix_caching = true;
+  std::string evict = "cost";              // lru fifo slru s3fifo cost
+  std::string preempt = "auto";            // swap recompute auto
+  std::string scheduling_policy = "fcfs";  // fcfs priority prefix
+  double itl_target_ms = 0;                // 0: off
+  uint64_t swap_bytes = 0;     // host memory for swapped sequences; 0: a quarter of the pool, at
+                               // most 1 GiB
+  double pin_budget = 0.5;     // share of the pool that pins may hold
+  double tenant_quota = 0.5;   // soft share of one tenant or salt
   Status Validate() const;       // names flag and limit
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "kvcache/cache_types.h"
 
 namespace kvasir {
 
@@ -40,6 +41,16 @@ struct SamplingParams {
   Status Validate(int32_t vocab) const;
 };
 
+// kv_hint, cache_salt and the key's tenant: whose the blocks are and what becomes of them.
+struct CacheWish {
+  std::string tenant, salt;  // both part of every block's identity
+  Retain retain = Retain::kNormal;
+  double ttl_s = 0;          // > 0: its own blocks are dropped so long after the request's end
+  bool last_use = false;     // nobody will come back for them
+  std::string session;       // blocks of a live session are kept longer; a name for pin and unpin
+  bool read = true;          // false (cache_prompt): compute the whole prompt
+};
+
 struct Request {
   RequestId id;
   std::vector<TokenId> prompt;  // at least one token
@@ -48,6 +59,7 @@ struct Request {
   int32_t priority = 0;  // lower runs earlier (vLLM's sense); used by the priority policy
   int64_t deadline_ns =
       std::numeric_limits<int64_t>::max();  // for admission, on the engine's clock
+  CacheWish cache;
 };
 
 // log-probabilities are natural logs of softmax(raw logits), before penalties, bias, masks and
@@ -85,6 +97,7 @@ struct TokenEvent {
   // Filled in the first event of a choice:
   int64_t scheduled_ns = 0;   // when the request first ran
   int32_t cached_tokens = 0;  // prompt tokens found in the cache
+  MissReason miss_reason = MissReason::kCold;  // of most of the rest; never kSalt
 };
 
 // Called by the engine's thread; must be quick and must not call the worker back (post to your own

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/request.h"
 #include "kvcache/block_pool.h"
+#include "kvcache/cache_types.h"
 
 namespace kvasir {
 
@@ -30,8 +33,13 @@ struct WorkerStats {
   PoolBooks books;
   int64_t slots_allocated = 0;  // token slots in blocks held by sequences
   int64_t slots_used = 0;       // of them, with a token
+  CacheCounts cache;
+  double retry_after_s = 1;  // when a place in the queue is expected to be free, if it is full now
   // Counters since start.
   uint64_t preemptions = 0;
+  uint64_t preemptions_swap = 0;         // of them by swap; the rest by recompute
+  uint64_t prefill_tokens_saved = 0;     // found instead of computed, resumptions included
+  double prefill_seconds_saved = 0;      // the same at the measured speed of prefill
   uint64_t prompt_tokens = 0;            // of requests whose prompt was computed to the end
   uint64_t generation_tokens = 0;        // sampled
   uint64_t computed_prefill_tokens = 0;  // rows run for prompts, recomputation included
@@ -52,6 +60,34 @@ class StepObserver {
   virtual void OnStep(const StepStats& step, const WorkerStats& stats) = 0;
 };
 
+// /v1/kvcache*. Tokens or a session name say which prefix.
+struct CacheRequest {
+  enum class Kind : uint8_t { kState, kPin, kUnpin, kReset };
+  Kind kind = Kind::kState;
+  std::string tenant, salt;
+  std::vector<TokenId> tokens;
+  std::string session;
+  double ttl_s = 0;       // kPin: more than 0
+  uint64_t pin = 0;       // kUnpin by id
+  bool drop_pins = false; // kReset: pinned blocks too
+  int32_t most = 10;      // kState: prefixes, owners
+};
+
+struct CacheReply {
+  Status status;            // kResourceExhausted: beyond the pin budget, with the numbers
+  PinInfo pin;              // kPin
+  int32_t unpinned = 0;     // kUnpin: pins that ended
+  ResetInfo reset;          // kReset
+  PoolBooks books;          // kState, all kinds
+  CacheCounts counts;
+  int64_t slots_allocated = 0, slots_used = 0;
+  std::vector<HotPrefix> hottest;
+  std::vector<PinInfo> pins;
+  std::vector<OwnerInfo> owners;
+  int64_t now_ns = 0;       // engine clock, for expires_ns
+  std::string evict;
+};
+
 class Worker {
  public:
   virtual ~Worker() = default;
@@ -65,6 +101,9 @@ class Worker {
   // Ends one choice early with kStop (a stop string was seen by the server). Its sink gets no
   // further event for it.
   virtual void FinishChoice(RequestId request, int32_t choice) = 0;
+  // Any thread. `done` is called by the engine's thread before the next step (by the caller's if
+  // the engine is stopping: kUnavailable); it must be quick.
+  virtual void Cache(CacheRequest request, std::function<void(CacheReply)> done) = 0;
   virtual const WorkerInfo& info() const = 0;
   virtual WorkerStats stats() const = 0;
   // Stops admitting; returns when all requests ended or the time is over (the rest is then
