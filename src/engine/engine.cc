@@ -56,6 +56,7 @@ class LocalEngine final : public Engine {
   Status Submit(Request request, std::shared_ptr<EventSink> sink) override;
   void Cancel(RequestId request) override;
   void FinishChoice(RequestId request, int32_t choice) override;
+  void Cache(CacheRequest request, std::function<void(CacheReply)> done) override;
   const WorkerInfo& info() const override { return info_; }
   WorkerStats stats() const override;
   void Drain(int64_t timeout_ns) override;
@@ -153,6 +154,12 @@ void LocalEngine::FinishChoice(RequestId request, int32_t choice) {
     inbox_.emplace_back(FinishCommand{request, choice});
   }
   wake_.notify_one();
+}
+
+void LocalEngine::Cache(CacheRequest /*request*/, std::function<void(CacheReply)> done) {
+  CacheReply reply;
+  reply.status = Unavailable("the cache takes no commands yet");
+  done(std::move(reply));
 }
 
 WorkerStats LocalEngine::stats() const {

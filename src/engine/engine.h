@@ -28,11 +28,11 @@ struct EngineOptions {
   std::string preempt = "auto";            // swap recompute auto
   std::string scheduling_policy = "fcfs";  // fcfs priority prefix
   double itl_target_ms = 0;                // 0: off
-  uint64_t swap_bytes = 0;     // host memory for swapped sequences; 0: a quarter of the pool, at
-                               // most 1 GiB
-  double pin_budget = 0.5;     // share of the pool that pins may hold
-  double tenant_quota = 0.5;   // soft share of one tenant or salt
-  Status Validate() const;       // names flag and limit
+  uint64_t swap_bytes = 0;    // host memory for swapped sequences; 0: a quarter of the pool, at
+                              // most 1 GiB
+  double pin_budget = 0.5;    // share of the pool that pins may hold
+  double tenant_quota = 0.5;  // soft share of one tenant or salt
+  Status Validate() const;    // names flag and limit
 };
 
 // In-process worker. Submit, Cancel and FinishChoice put commands into an inbox that the next step

@@ -45,10 +45,10 @@ struct SamplingParams {
 struct CacheWish {
   std::string tenant, salt;  // both part of every block's identity
   Retain retain = Retain::kNormal;
-  double ttl_s = 0;          // > 0: its own blocks are dropped so long after the request's end
-  bool last_use = false;     // nobody will come back for them
-  std::string session;       // blocks of a live session are kept longer; a name for pin and unpin
-  bool read = true;          // false (cache_prompt): compute the whole prompt
+  double ttl_s = 0;       // > 0: its own blocks are dropped so long after the request's end
+  bool last_use = false;  // nobody will come back for them
+  std::string session;    // blocks of a live session are kept longer; a name for pin and unpin
+  bool read = true;       // false (cache_prompt): compute the whole prompt
 };
 
 struct Request {
@@ -95,8 +95,8 @@ struct TokenEvent {
       prompt_logprobs;  // once, with choice 0's first event
   int64_t time_ns = 0;  // engine clock, when sampled
   // Filled in the first event of a choice:
-  int64_t scheduled_ns = 0;   // when the request first ran
-  int32_t cached_tokens = 0;  // prompt tokens found in the cache
+  int64_t scheduled_ns = 0;                    // when the request first ran
+  int32_t cached_tokens = 0;                   // prompt tokens found in the cache
   MissReason miss_reason = MissReason::kCold;  // of most of the rest; never kSalt
 };
 

@@ -67,24 +67,24 @@ struct CacheRequest {
   std::string tenant, salt;
   std::vector<TokenId> tokens;
   std::string session;
-  double ttl_s = 0;       // kPin: more than 0
-  uint64_t pin = 0;       // kUnpin by id
-  bool drop_pins = false; // kReset: pinned blocks too
-  int32_t most = 10;      // kState: prefixes, owners
+  double ttl_s = 0;        // kPin: more than 0
+  uint64_t pin = 0;        // kUnpin by id
+  bool drop_pins = false;  // kReset: pinned blocks too
+  int32_t most = 10;       // kState: prefixes, owners
 };
 
 struct CacheReply {
-  Status status;            // kResourceExhausted: beyond the pin budget, with the numbers
-  PinInfo pin;              // kPin
-  int32_t unpinned = 0;     // kUnpin: pins that ended
-  ResetInfo reset;          // kReset
-  PoolBooks books;          // kState, all kinds
+  Status status;         // kResourceExhausted: beyond the pin budget, with the numbers
+  PinInfo pin;           // kPin
+  int32_t unpinned = 0;  // kUnpin: pins that ended
+  ResetInfo reset;       // kReset
+  PoolBooks books;       // kState, all kinds
   CacheCounts counts;
   int64_t slots_allocated = 0, slots_used = 0;
   std::vector<HotPrefix> hottest;
   std::vector<PinInfo> pins;
   std::vector<OwnerInfo> owners;
-  int64_t now_ns = 0;       // engine clock, for expires_ns
+  int64_t now_ns = 0;  // engine clock, for expires_ns
   std::string evict;
 };
 

@@ -10,8 +10,8 @@ namespace kvasir {
 
 // A request's word about its own blocks, and what becomes of it.
 enum class Retain : uint8_t {
-  kDrop,     // will not be used again (kv_hint.last_use): first to go
-  kLow,      // kv_hint.retain low
+  kDrop,  // will not be used again (kv_hint.last_use): first to go
+  kLow,   // kv_hint.retain low
   kNormal,
   kSession,  // belongs to a session that is alive
   kHigh,     // kv_hint.retain high, warmed

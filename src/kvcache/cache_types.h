@@ -15,13 +15,13 @@ namespace kvasir {
 struct KvCacheOptions {
   int32_t block_tokens = 16;
   std::vector<KvGroup> groups = {KvGroup{}};
-  std::vector<int32_t> blocks;    // per group
-  bool prefix_caching = true;     // false: nothing is matched or kept
+  std::vector<int32_t> blocks;  // per group
+  bool prefix_caching = true;   // false: nothing is matched or kept
   std::string evict = "cost";
-  double pin_budget = 0.5;        // share of the pool that pins may hold
-  double tenant_quota = 0.5;      // soft: an owner above it evicts its own while others are there
-  int32_t host_slots = 0;         // blocks that fit the swap space
-  int32_t ghosts = -1;            // evicted blocks remembered; -1: as many as blocks of group 0
+  double pin_budget = 0.5;    // share of the pool that pins may hold
+  double tenant_quota = 0.5;  // soft: an owner above it evicts its own while others are there
+  int32_t host_slots = 0;     // blocks that fit the swap space
+  int32_t ghosts = -1;        // evicted blocks remembered; -1: as many as blocks of group 0
 };
 
 // Why tokens of a prompt were not in the cache (kvasir_cache_tokens_total{reason}).
@@ -45,27 +45,27 @@ const char* EvictReasonName(EvictReason reason);
 
 struct CacheMatch {
   int32_t space = -1;
-  int32_t tokens = 0;             // what Begin will find: exact to the token
-  std::vector<int32_t> nodes;     // full blocks to share, from the root
-  int32_t partial = kNoNode;      // block to copy, and how many of its tokens
+  int32_t tokens = 0;          // what Begin will find: exact to the token
+  std::vector<int32_t> nodes;  // full blocks to share, from the root
+  int32_t partial = kNoNode;   // block to copy, and how many of its tokens
   int32_t partial_tokens = 0;
-  int32_t unheld = 0;             // nodes that are evictable now: leasing them takes from available
+  int32_t unheld = 0;  // nodes that are evictable now: leasing them takes from available
   // Further tokens that another sequence computes in this very step: worth waiting for.
   int32_t pending_tokens = 0;
 };
 
 struct BeginOptions {
   std::vector<TokenId>::const_iterator tokens_begin, tokens_end;  // the sequence's
-  int32_t limit = 0;        // tokens it looked up: misses are classified in [match, limit]
-  int32_t promise = 0;      // tokens to promise blocks for
-  int32_t chunk = 0;        // most tokens written between two Publish
-  bool count = true;        // first admission: hits and misses are counted
+  int32_t limit = 0;    // tokens it looked up: misses are classified in [match, limit]
+  int32_t promise = 0;  // tokens to promise blocks for
+  int32_t chunk = 0;    // most tokens written between two Publish
+  bool count = true;    // first admission: hits and misses are counted
 };
 
 struct BeginResult {
-  int32_t computed = 0;     // tokens in the blocks now
-  int32_t hit = 0;          // of them found in the index
-  int32_t swapped_in = 0;   // of them brought back from host memory
+  int32_t computed = 0;                   // tokens in the blocks now
+  int32_t hit = 0;                        // of them found in the index
+  int32_t swapped_in = 0;                 // of them brought back from host memory
   MissReason reason = MissReason::kCold;  // of the largest part of the rest
 };
 
@@ -79,31 +79,31 @@ struct PinInfo {
 
 struct ResetInfo {
   int64_t freed_blocks = 0;
-  int64_t in_use_blocks = 0;   // held by running sequences: stay
-  int64_t pinned_blocks = 0;   // pinned by name: stay unless asked
+  int64_t in_use_blocks = 0;  // held by running sequences: stay
+  int64_t pinned_blocks = 0;  // pinned by name: stay unless asked
 };
 
 struct HotPrefix {
   int32_t tokens = 0;
   int32_t hits = 0;
   int32_t holders = 0;
-  std::vector<TokenId> head;   // its last block's tokens
+  std::vector<TokenId> head;  // its last block's tokens
 };
 
 struct OwnerInfo {
-  std::string name;            // tenant, or the salt's hash; never the salt itself
+  std::string name;  // tenant, or the salt's hash; never the salt itself
   int64_t blocks = 0;
 };
 
 // Counters since start, in tokens unless said otherwise.
 struct CacheCounts {
-  uint64_t queries = 0, hits = 0;                    // prompt tokens looked up, found
+  uint64_t queries = 0, hits = 0;  // prompt tokens looked up, found
   std::array<uint64_t, kMissReasons> misses{};
-  std::array<uint64_t, kEvictReasons> evictions{};   // blocks
-  uint64_t evicted_then_wanted = 0;                  // blocks
-  uint64_t merged = 0, copied = 0;                   // blocks
-  uint64_t swapped_out = 0, swapped_in = 0;          // blocks
-  int64_t cached_blocks = 0, pinned_by_name = 0;     // now
+  std::array<uint64_t, kEvictReasons> evictions{};  // blocks
+  uint64_t evicted_then_wanted = 0;                 // blocks
+  uint64_t merged = 0, copied = 0;                  // blocks
+  uint64_t swapped_out = 0, swapped_in = 0;         // blocks
+  int64_t cached_blocks = 0, pinned_by_name = 0;    // now
 };
 
 }  // namespace kvasir

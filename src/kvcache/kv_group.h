@@ -19,9 +19,9 @@ enum class GroupRule : uint8_t {
 
 struct KvGroup {
   GroupRule rule = GroupRule::kAll;
-  int32_t window = 0;            // tokens; for kWindow and kChunked
-  double bytes_per_token = 0;    // without padding
-  size_t block_bytes = 0;        // with padding
+  int32_t window = 0;          // tokens; for kWindow and kChunked
+  double bytes_per_token = 0;  // without padding
+  size_t block_bytes = 0;      // with padding
 
   // First token that the row at `position` reads. A prefix of m tokens can be used if this group
   // has tokens [FirstNeeded(m), m); after m tokens everything below FirstNeeded(m) may go.

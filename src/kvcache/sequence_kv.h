@@ -52,12 +52,12 @@ class SequenceKv {
   struct Swapped {
     int32_t group, index, slot;
   };
-  int32_t space_ = -1;                         // namespace
-  std::vector<std::vector<int32_t>> tables_;   // empty: holds nothing
-  int32_t attached_ = 0;                       // leading blocks of group 0 that are nodes
-  bool announced_ = false;                     // some of them are not written yet
-  std::vector<int32_t> promised_;              // per group: blocks promised and not yet taken
-  std::vector<Swapped> swapped_;               // what lies in host memory
+  int32_t space_ = -1;                        // namespace
+  std::vector<std::vector<int32_t>> tables_;  // empty: holds nothing
+  int32_t attached_ = 0;                      // leading blocks of group 0 that are nodes
+  bool announced_ = false;                    // some of them are not written yet
+  std::vector<int32_t> promised_;             // per group: blocks promised and not yet taken
+  std::vector<Swapped> swapped_;              // what lies in host memory
 };
 
 }  // namespace kvasir

@@ -71,6 +71,14 @@ class FakeWorker : public Worker {
     ++finished_choices;
     EraseIfDone(found);
   }
+  void Cache(CacheRequest request, std::function<void(CacheReply)> done) override {
+    const std::lock_guard lock(cache_mutex);
+    cache_requests.push_back(std::move(request));
+    done(cache_reply);
+  }
+  std::mutex cache_mutex;
+  std::vector<CacheRequest> cache_requests;
+  CacheReply cache_reply;  // what the next ones are answered
   const WorkerInfo& info() const override { return info_; }
   WorkerStats stats() const override {
     const std::lock_guard lock(mutex_);
