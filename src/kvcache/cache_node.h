@@ -1,7 +1,7 @@
 // CacheNode: what the prefix index and the eviction policies know of one cached block. A node is
 // its block: node n is block n of group 0.
 //
-// Tokens are not in here (PrefixIndex has them, block_tokens per node). 80 bytes.
+// Tokens are not in here (PrefixIndex has them, block_tokens per node). 88 bytes.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct CacheNode {
   int64_t last_use = 0;  // tick of the last match or release
   uint64_t chain = 0;    // hash of all tokens from the root, salt included: ghosts only
   int32_t depth = 0;     // blocks before it
+  int32_t space = -1;    // its namespace
   uint16_t fill = 0;     // tokens of the key; < block_tokens: a tail, which has no children
   uint16_t ready = 0;    // of them, written; the rest is being computed in the current step
   uint16_t hits = 0;     // matches since it was made, saturating

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,11 +56,11 @@ struct CacheMatch {
 };
 
 struct BeginOptions {
-  std::vector<TokenId>::const_iterator tokens_begin, tokens_end;  // the sequence's
-  int32_t limit = 0;    // tokens it looked up: misses are classified in [match, limit]
-  int32_t promise = 0;  // tokens to promise blocks for
-  int32_t chunk = 0;    // most tokens written between two Publish
-  bool count = true;    // first admission: hits and misses are counted
+  std::span<const TokenId> tokens;  // the prompt; may be empty if nothing is counted
+  int32_t limit = 0;                // tokens it looked up
+  int32_t promise = 0;              // tokens to promise blocks for
+  int32_t chunk = 0;                // most tokens written between two Publish
+  bool count = true;                // first admission: hits and misses are counted
 };
 
 struct BeginResult {

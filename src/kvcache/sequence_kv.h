@@ -58,6 +58,7 @@ class SequenceKv {
   bool announced_ = false;                    // some of them are not written yet
   std::vector<int32_t> promised_;             // per group: blocks promised and not yet taken
   std::vector<Swapped> swapped_;              // what lies in host memory
+  int32_t swapped_tokens_ = 0;                // of so many tokens
 };
 
 }  // namespace kvasir

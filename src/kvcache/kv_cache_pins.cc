@@ -1,0 +1,243 @@
+// Hints, pins, sessions, reset, expiry.
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "kvcache/kv_cache_rep.h"
+
+namespace kvasir {
+namespace {
+constexpr size_t kSessionsMost = 65536;
+}
+
+void KvCache::Rep::Mark(const std::vector<int32_t>& path, const CacheHint& hint) {
+  if (path.empty()) return;
+  // Its own blocks: from the end up to where others came along too.
+  bool own = true;
+  for (size_t i = path.size(); i-- > 0;) {
+    CacheNode& node = index.node(path[i]);
+    const int32_t expected = i + 1 == path.size() ? 0 : 1;
+    own = own && node.children <= expected && pools[0].RefCount(path[i]) == 1;
+    if (own && hint.last_use) {
+      node.retain = Retain::kDrop;
+    } else if (hint.retain == Retain::kLow) {
+      if (own && node.hits == 0) node.retain = Retain::kLow;
+    } else {
+      Retain wish = std::max(hint.retain, Retain::kNormal);
+      if (hint.session != 0) wish = std::max(wish, Retain::kSession);
+      node.retain = std::max(node.retain, wish);
+    }
+    if (own && hint.expires_ns != INT64_MAX && expiries.size() < expiries_most)
+      expiries.emplace(hint.expires_ns, Expiry{path[i], node.created, node.hits});
+  }
+  if (hint.session != 0) {
+    const auto session = session_ends.find(hint.session);
+    if (session != session_ends.end())
+      session->second = {path.back(), index.node(path.back()).created};
+  }
+}
+
+std::vector<int32_t> KvCache::Rep::PathOf(int32_t n) const {
+  std::vector<int32_t> path;
+  for (; n >= 0; n = index.node(n).parent) path.push_back(n);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, int32_t tokens,
+                                     int64_t expires_ns, std::string session) {
+  int64_t more = 0;
+  for (const int32_t n : nodes) more += index.node(n).pins == 0 ? 1 : 0;
+  const int64_t budget = static_cast<int64_t>(options.pin_budget * pools[0].total());
+  if (counts.pinned_by_name + more > budget) {
+    return ResourceExhausted("the pin needs " + std::to_string(more) + " more blocks; " +
+                             std::to_string(counts.pinned_by_name) + " of at most " +
+                             std::to_string(budget) + " are pinned (--pin-budget)");
+  }
+  for (const int32_t n : nodes) {
+    CacheNode& node = index.node(n);
+    if (node.pins == UINT16_MAX) return ResourceExhausted("the prefix has too many pins");
+  }
+  for (const int32_t n : nodes) {
+    CacheNode& node = index.node(n);
+    if (node.pins++ > 0) continue;
+    if (node.listed) Unlist(n);
+    pools[0].SetNamedPin(n, true);
+    for (size_t s = 0; s < sides.size(); ++s) {
+      const int32_t block = sides[s].BlockOf(n);
+      if (block < 0) continue;
+      if (sides[s].Listed(block)) sides[s].Unlist(block);
+      pools[s + 1].SetNamedPin(block, true);
+    }
+    ++counts.pinned_by_name;
+  }
+  Pin pin;
+  pin.info.id = next_pin++;
+  pin.info.tokens = tokens;
+  pin.info.blocks = static_cast<int32_t>(nodes.size());
+  pin.info.expires_ns = expires_ns;
+  pin.info.session = std::move(session);
+  pin.nodes = std::move(nodes);
+  pin.space = space;
+  const PinInfo info = pin.info;
+  pin_ends.emplace(expires_ns, info.id);
+  pin_table.emplace(info.id, std::move(pin));
+  return info;
+}
+
+void KvCache::Rep::EndPin(std::map<uint64_t, Pin>::iterator pin) {
+  const std::vector<int32_t>& nodes = pin->second.nodes;
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const int32_t n = nodes[i];
+    CacheNode& node = index.node(n);
+    KVASIR_CHECK(node.present && node.pins > 0);
+    if (--node.pins > 0) continue;
+    pools[0].SetNamedPin(n, false);
+    --counts.pinned_by_name;
+    for (size_t s = 0; s < sides.size(); ++s) {
+      const int32_t block = sides[s].BlockOf(n);
+      if (block < 0) continue;
+      if (pools[s + 1].NamedPin(block)) pools[s + 1].SetNamedPin(block, false);
+      if (pools[s + 1].RefCount(block) == 0) sides[s].List(block);
+    }
+    if (pools[0].RefCount(n) == 0) List(n);
+  }
+  const auto [first, last] = pin_ends.equal_range(pin->second.info.expires_ns);
+  for (auto it = first; it != last; ++it) {
+    if (it->second != pin->first) continue;
+    pin_ends.erase(it);
+    break;
+  }
+  pin_table.erase(pin);
+}
+
+Result<PinInfo> KvCache::Pin(int32_t space, std::span<const TokenId> tokens, int64_t expires_ns) {
+  const CacheMatch match = Match(space, tokens, static_cast<int32_t>(tokens.size()));
+  if (match.tokens == 0) return NotFound("nothing of this prefix is in the cache: warm it first");
+  std::vector<int32_t> nodes = match.nodes;
+  if (match.partial != kNoNode) nodes.push_back(match.partial);
+  return rep_->AddPin(space, std::move(nodes), match.tokens, expires_ns, "");
+}
+
+const KvCache::Rep::SessionEnd* KvCache::Rep::FindSession(int32_t space,
+                                                          std::string_view name) const {
+  const auto id = session_ids.find({space, std::string(name)});
+  if (id == session_ids.end()) return nullptr;
+  const SessionEnd& end = session_ends.at(id->second);
+  if (end.node == kNoNode) return nullptr;
+  const CacheNode& node = index.node(end.node);
+  return node.present && node.created == end.created && node.space == space ? &end : nullptr;
+}
+
+Result<PinInfo> KvCache::PinSession(int32_t space, std::string_view session, int64_t expires_ns) {
+  const Rep::SessionEnd* end = rep_->FindSession(space, session);
+  if (end == nullptr)
+    return NotFound("session '" + std::string(session) + "' has nothing in the cache");
+  std::vector<int32_t> nodes = rep_->PathOf(end->node);
+  const int32_t tokens =
+      static_cast<int32_t>(nodes.size() - 1) * rep_->bt + rep_->index.node(end->node).ready;
+  return rep_->AddPin(space, std::move(nodes), tokens, expires_ns, std::string(session));
+}
+
+bool KvCache::Unpin(uint64_t pin) {
+  const auto found = rep_->pin_table.find(pin);
+  if (found == rep_->pin_table.end()) return false;
+  rep_->EndPin(found);
+  return true;
+}
+
+int32_t KvCache::UnpinTokens(int32_t space, std::span<const TokenId> tokens) {
+  const CacheMatch match = Match(space, tokens, static_cast<int32_t>(tokens.size()));
+  int32_t ended = 0;
+  for (auto it = rep_->pin_table.begin(); it != rep_->pin_table.end();) {
+    const auto next = std::next(it);
+    const int32_t deepest = it->second.nodes.back();
+    const bool on_path =
+        it->second.space == space &&
+        (deepest == match.partial ||
+         std::find(match.nodes.begin(), match.nodes.end(), deepest) != match.nodes.end());
+    if (on_path) {
+      rep_->EndPin(it);
+      ++ended;
+    }
+    it = next;
+  }
+  return ended;
+}
+
+int32_t KvCache::UnpinSession(int32_t space, std::string_view session) {
+  int32_t ended = 0;
+  for (auto it = rep_->pin_table.begin(); it != rep_->pin_table.end();) {
+    const auto next = std::next(it);
+    if (it->second.space == space && it->second.info.session == session) {
+      rep_->EndPin(it);
+      ++ended;
+    }
+    it = next;
+  }
+  return ended;
+}
+
+uint64_t KvCache::Session(int32_t space, std::string_view name) {
+  Rep& r = *rep_;
+  const std::pair<int32_t, std::string> key{space, std::string(name)};
+  const auto found = r.session_ids.find(key);
+  if (found != r.session_ids.end()) return found->second;
+  if (r.session_ids.size() >= kSessionsMost) {
+    const auto oldest = r.session_ids.find(r.session_order.front());
+    r.session_ends.erase(oldest->second);
+    r.session_ids.erase(oldest);
+    r.session_order.pop_front();
+  }
+  const uint64_t id = r.next_session++;
+  r.session_ids.emplace(key, id);
+  r.session_order.push_back(key);
+  r.session_ends.emplace(id, Rep::SessionEnd{});
+  return id;
+}
+
+ResetInfo KvCache::Reset(bool pins) {
+  Rep& r = *rep_;
+  if (pins) {
+    while (!r.pin_table.empty()) r.EndPin(r.pin_table.begin());
+  }
+  ResetInfo info;
+  const int32_t before = r.pools[0].Count(BlockState::kEvictable);
+  for (int32_t n = r.policy->Victim(); n != kNoNode; n = r.policy->Victim())
+    r.EvictNode(n, EvictReason::kReset);
+  info.freed_blocks = before - r.pools[0].Count(BlockState::kEvictable);
+  info.pinned_blocks = r.counts.pinned_by_name;
+  std::set<int32_t> unheld;
+  for (const auto& [id, pin] : r.pin_table) {
+    for (const int32_t n : pin.nodes) {
+      if (r.pools[0].RefCount(n) == 0) unheld.insert(n);
+    }
+  }
+  info.in_use_blocks = r.pools[0].total() - r.pools[0].free() - static_cast<int64_t>(unheld.size());
+  return info;
+}
+
+void KvCache::Expire(int64_t now_ns) {
+  Rep& r = *rep_;
+  while (!r.pin_ends.empty() && r.pin_ends.begin()->first <= now_ns)
+    r.EndPin(r.pin_table.find(r.pin_ends.begin()->second));
+  while (!r.expiries.empty() && r.expiries.begin()->first <= now_ns) {
+    const Rep::Expiry due = r.expiries.begin()->second;
+    r.expiries.erase(r.expiries.begin());
+    CacheNode& node = r.index.node(due.node);
+    if (!node.present || node.created != due.created || node.hits != due.hits) continue;
+    if (node.listed && node.children == 0) {
+      r.EvictNode(due.node, EvictReason::kExpired);
+    } else if (node.pins == 0) {
+      node.retain = Retain::kLow;
+    }
+  }
+}
+
+std::vector<PinInfo> KvCache::pins() const {
+  std::vector<PinInfo> out;
+  for (const auto& [id, pin] : rep_->pin_table) out.push_back(pin.info);
+  return out;
+}
+
+}  // namespace kvasir
