@@ -6,103 +6,165 @@
 #include "scheduler/scheduler.h"
 
 namespace kvasir {
+namespace {
+
+constexpr int32_t kFrontVisits = 8;   // of the queue looked at beside a long prompt
+constexpr uint64_t kFrontPlans = 16;  // plans for which a look-up of theirs is good
+
+}  // namespace
 
 ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   KVASIR_CHECK(!batch_open_);
   ScheduledBatch batch;
+  ++plan_;
+  growth_known_ = false;
+  first_admitted_ = 0;
+  batch.items.reserve(running_.size() + 8);
+  Reestimate();
+  PlanUrgent(batch);
+  const int32_t urgent = batch.preempted;
   PlanDecodes(batch);
+  prefill_budget_ = options_.max_num_batched_tokens;
+  if (options_.itl_target_ns > 0 && batch.rows > 0) {
+    prefill_budget_ = std::max(
+        1, costs_.PrefillRows(batch.rows, options_.itl_target_ns, options_.itl_floor_rows));
+  }
   PlanPrefills(batch);
-  if (batch.preempted == 0) Admit(now_ns, batch);
+  if (batch.preempted == urgent || running_.empty()) Admit(now_ns, batch);
+  pace_.Planned(now_ns, first_admitted_, counts_.fresh);
   if (!batch.items.empty()) {
     batch.open_ = true;
     batch_open_ = true;
+  } else {
+    // Whoever waits while nobody runs is admitted or ends. Only victims of a plan that then ended
+    // everybody have moved, and they are gone too.
+    KVASIR_CHECK(requests_.empty());
+    batch.moves.clear();
   }
   return batch;
 }
 
 void Scheduler::PlanDecodes(ScheduledBatch& batch) {
-  // Victims come from the end of the map and are never before the current one, so the iterator
-  // stays good; MakeRoom fails only for the last one.
-  for (auto it = running_.begin(); it != running_.end(); ++it) {
-    Sequence* sequence = it->second;
-    if (!sequence->decoding()) continue;
-    if (!MakeRoom(sequence, batch)) break;
-    AddChunk(sequence, batch);
+  // Victims stand behind the current one, so its place stays; if it goes itself it was the last.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (!running_[i]->decoding()) continue;
+    if (!AddItem(running_[i], 1, batch)) break;
   }
 }
 
-bool Scheduler::MakeRoom(Sequence* sequence, ScheduledBatch& batch) {
-  while (!sequence->table.MakeWritable(*pool_, sequence->computed, batch.copies)) {
+// In order of rank, but a long prompt leaves rows to those who need few: what is done in a quarter
+// of the room does not wait for all chunks of the long one. It keeps half of the room. To one ahead
+// of it in rank that is about to come in from the queue it leaves all but the floor.
+void Scheduler::PlanPrefills(ScheduledBatch& batch) {
+  const int32_t room = PrefillRoom(batch);
+  const int32_t quick = std::max(1, room / 4);
+  int32_t quick_running = 0;
+  bool any_long = false;
+  for (const Sequence* sequence : running_) {
+    if (sequence->planned == plan_) continue;
+    const int32_t rows = sequence->size() - sequence->computed;
+    if (rows <= quick) quick_running += rows;
+    any_long = any_long || rows > quick;
+  }
+  const QueueFront front = any_long ? LookAtFront(quick, room) : QueueFront{};
+  for (size_t i = 0; i < running_.size();) {
+    const int32_t left = PrefillRoom(batch);
+    if (left <= 0) return;
+    Sequence* sequence = running_[i];
+    if (sequence->planned == plan_) {
+      ++i;
+      continue;
+    }
+    int32_t most = left;
+    const int32_t rows = sequence->size() - sequence->computed;
+    if (rows <= quick) {
+      quick_running -= rows;
+    } else {
+      int32_t keep = std::min(room / 2, quick_running + front.quick_rows);
+      if (front.long_rows > 0 && front.long_key < sequence->key) {
+        keep = std::max(keep, front.long_rows);
+      }
+      most = std::max(left - keep, std::min(left, options_.itl_floor_rows));
+    }
+    if (AddItem(sequence, most, batch)) ++i;
+  }
+}
+
+Scheduler::QueueFront Scheduler::LookAtFront(int32_t quick, int32_t room) {
+  QueueFront front;
+  int32_t seats = seats_used_, visits = 0;
+  for (const auto& [key, sequence] : waiting_) {
+    if (++visits > kFrontVisits || front.quick_rows >= room) break;
+    if (sequence->joined + 1 == plan_) continue;
+    seats += sequence->state->seats();
+    if (seats > seats_ || sequence->preempted == plan_ || StillBlocked(*sequence)) break;
+    if (sequence->rows_plan == 0 || sequence->rows_plan + kFrontPlans <= plan_) {
+      sequence->rows_plan = plan_;
+      sequence->rows_expected = sequence->size() - Match(*sequence, MatchLimit(*sequence)).tokens;
+    }
+    if (sequence->rows_expected > quick) {
+      front.long_rows = sequence->rows_expected;
+      front.long_key = key;
+      break;
+    }
+    front.quick_rows += sequence->rows_expected;
+  }
+  return front;
+}
+
+int32_t Scheduler::PrefillRoom(const ScheduledBatch& batch) const {
+  return std::min(options_.max_num_batched_tokens - batch.rows,
+                  prefill_budget_ - batch.prefill_rows);
+}
+
+bool Scheduler::AddItem(Sequence* sequence, int32_t most, ScheduledBatch& batch) {
+  ScheduledItem item;
+  item.sequence = sequence;
+  item.first = sequence->computed;
+  item.prefill = !sequence->decoding();
+  item.count = item.prefill ? std::min(sequence->size() - item.first, most) : 1;
+  KVASIR_CHECK(item.count > 0);
+  const int32_t end = item.first + item.count;
+  if (!MakeRoom(sequence, item.first, end, batch)) return false;
+  if (item.prefill) {
+    cache_->Announce(sequence->kv, sequence->tokens, end);
+    batch.prefill_rows += item.count;
+  }
+  item.samples = end == sequence->size();
+  sequence->planned = plan_;
+  batch.rows += item.count;
+  batch.items.push_back(item);
+  return true;
+}
+
+bool Scheduler::MakeRoom(Sequence* sequence, int32_t from, int32_t to, ScheduledBatch& batch) {
+  while (!cache_->Grow(sequence->kv, from, to, batch.moves)) {
     if (running_.size() == 1) {
-      RequestState& state = *requests_.at(sequence->key.arrival);
-      batch.exhausted.push_back({state.id, sequence->key.choice});
-      EndChoice(state, sequence->key.choice);
-      EraseIfEnded(state);
+      EndExhausted(sequence, batch);
       return false;
     }
-    Sequence* victim = running_.rbegin()->second;
-    Preempt(victim);
-    ++batch.preempted;
+    Sequence* victim = PickVictim(sequence->key, nullptr);
+    if (victim == nullptr) victim = sequence;
+    Preempt(victim, batch);
     if (victim == sequence) return false;
   }
   return true;
 }
 
-void Scheduler::Preempt(Sequence* sequence) {
-  Detach(sequence);
-  EnterQueue(sequence);
-  ++counts_.preemptions;
-}
-
-void Scheduler::PlanPrefills(ScheduledBatch& batch) {
-  for (const auto& [key, sequence] : running_) {
-    if (batch.rows >= options_.max_num_batched_tokens) return;
-    if (!sequence->decoding()) AddChunk(sequence, batch);
-  }
-}
-
-void Scheduler::Admit(int64_t now_ns, ScheduledBatch& batch) {
-  while (batch.rows < options_.max_num_batched_tokens && !waiting_.empty()) {
-    Sequence* sequence = waiting_.begin()->second;
-    RequestState& state = *requests_.at(sequence->key.arrival);
-    if (seats_used_ + SeatsOf(*sequence) > seats_) return;
-    const int32_t need = BlockTable::BlocksFor(sequence->size(), options_.block_tokens);
-    if (need > pool_->total_blocks()) {
-      // Only a choice that grew to the whole pool while it shared blocks: what it needs now is
-      // never there.
-      batch.exhausted.push_back({state.id, sequence->key.choice});
-      EndChoice(state, sequence->key.choice);
-      EraseIfEnded(state);
-      continue;
+void Scheduler::EndExhausted(Sequence* sequence, ScheduledBatch& batch) {
+  RequestState& state = *sequence->state;
+  if (state.forked) {
+    const int32_t choice = sequence->key.choice;
+    batch.exhausted.push_back({state.id, choice});
+    EndChoice(state, choice);
+  } else {
+    for (int32_t c = 0; c < state.choices(); ++c) {
+      if (state.ended[static_cast<size_t>(c)]) continue;
+      batch.exhausted.push_back({state.id, c});
+      EndChoice(state, c);
     }
-    const bool alone = running_.empty();
-    if (!alone && pool_->free_blocks() - need < watermark_) return;
-    Detach(sequence);
-    // Alone the whole pool is free, and what does not fit the pool was refused on arrival.
-    KVASIR_CHECK(sequence->table.Grow(*pool_, need));
-    EnterRunning(sequence);
-    KVASIR_CHECK(seats_used_ <= seats_);
-    sequence->prefill_target = sequence->size();
-    if (!state.scheduled_ns) {
-      state.scheduled_ns = now_ns;
-      --counts_.fresh;
-    }
-    AddChunk(sequence, batch);
   }
-}
-
-void Scheduler::AddChunk(Sequence* sequence, ScheduledBatch& batch) {
-  ScheduledItem item;
-  item.sequence = sequence;
-  item.first = sequence->computed;
-  item.count =
-      std::min(sequence->size() - sequence->computed, options_.max_num_batched_tokens - batch.rows);
-  KVASIR_CHECK(item.count > 0);
-  item.prefill = !sequence->decoding();
-  item.samples = item.first + item.count == sequence->size();
-  batch.rows += item.count;
-  if (item.prefill) batch.prefill_rows += item.count;
-  batch.items.push_back(item);
+  EraseIfEnded(state);
 }
 
 }  // namespace kvasir

@@ -38,7 +38,7 @@ class ScheduledBatch {
   ScheduledBatch& operator=(ScheduledBatch&& other) noexcept {
     KVASIR_CHECK(!open_);
     items = std::move(other.items);
-    copies = std::move(other.copies);
+    moves = std::move(other.moves);
     exhausted = std::move(other.exhausted);
     rows = std::exchange(other.rows, 0);
     prefill_rows = std::exchange(other.prefill_rows, 0);
@@ -48,15 +48,17 @@ class ScheduledBatch {
   }
   ~ScheduledBatch() { KVASIR_CHECK(!open_); }
 
-  std::vector<ScheduledItem> items;  // decodes first, then prefill chunks; each in order of arrival
-  std::vector<BlockCopy> copies;     // to be done in this order before the run
+  // Decodes, then prefill chunks of running sequences, then the admitted; each in order of rank.
+  std::vector<ScheduledItem> items;
+  // To be done in this order before the run, also if the run then fails: the books count on it.
+  std::vector<BlockMove> moves;
   std::vector<ChoiceId>
       exhausted;  // ended by the plan: the whole pool is too small for it (finish kLength)
   int32_t rows = 0;
   int32_t prefill_rows = 0;
   int32_t preempted = 0;  // sequences sent back to the queue by this plan
 
-  bool empty() const { return items.empty(); }
+  bool empty() const { return items.empty(); }  // then there are no moves either
 
  private:
   friend class Scheduler;

@@ -1,0 +1,65 @@
+#include "scheduler/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace kvasir {
+namespace {
+
+constexpr double kSlow = 0.25, kFast = 0.5;
+
+size_t BucketOf(int32_t rows) {
+  return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(rows, 0))));
+}
+
+double Blend(double mean, double value, double weight) {
+  return mean == 0 ? value : mean + (value - mean) * weight;
+}
+
+}  // namespace
+
+void CostModel::Observe(const StepCost& step) {
+  if (step.moved_blocks > 0) {
+    move_ns_ = Blend(move_ns_, static_cast<double>(step.move_ns) / step.moved_blocks, kSlow);
+  }
+  if (step.run_ns <= 0) return;
+  const auto run_ns = static_cast<double>(step.run_ns);
+  if (step.prefill_rows <= 0) {
+    if (step.decode_rows <= 0) return;
+    double& bucket = decode_ns_[BucketOf(step.decode_rows)];
+    bucket = Blend(bucket, run_ns, run_ns > bucket ? kFast : kSlow);
+    return;
+  }
+  double base = decode_ns(step.decode_rows);
+  if (base > run_ns) {
+    double& bucket = decode_ns_[BucketOf(step.decode_rows)];
+    if (bucket > run_ns) bucket = run_ns;
+    base = run_ns;
+  }
+  // Without any decode step seen, a decode row counts like a prefill row.
+  const double rows = base > 0 ? step.prefill_rows : step.prefill_rows + step.decode_rows;
+  const double row_ns = (run_ns - base) / rows;
+  prefill_ns_ = Blend(prefill_ns_, row_ns, row_ns > prefill_ns_ ? kFast : kSlow);
+}
+
+double CostModel::decode_ns(int32_t rows) const {
+  if (rows <= 0) return 0;
+  const size_t at = BucketOf(rows);
+  size_t below = at, above = at;
+  while (below > 0 && decode_ns_[below] == 0) --below;
+  while (above + 1 < kBuckets && decode_ns_[above] == 0) ++above;
+  const double low = decode_ns_[below], high = decode_ns_[above];
+  if (below == above || high == 0) return low;
+  if (low == 0) return high;
+  return low + (high - low) * static_cast<double>(at - below) / static_cast<double>(above - below);
+}
+
+int32_t CostModel::PrefillRows(int32_t decode_rows, int64_t target_ns, int32_t floor) const {
+  if (prefill_ns_ <= 0) return floor;
+  double base = decode_ns(decode_rows);
+  if (base == 0) base = prefill_ns_ * decode_rows;
+  const double rows = (static_cast<double>(target_ns) - base) / prefill_ns_;
+  return static_cast<int32_t>(std::clamp(rows, static_cast<double>(floor), 1e9));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,97 @@
+// Who goes back to the queue, and how.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler.h"
+
+namespace kvasir {
+
+// kPriority: a running sequence makes room only for a request that is more urgent by its own
+// number and, ageing included, by rank. The victim's rank is then behind the other's, so it can
+// never pay it back.
+void Scheduler::PlanUrgent(ScheduledBatch& batch) {
+  if (options_.policy != SchedulingPolicy::kPriority || waiting_.empty()) return;
+  const Sequence& head = *waiting_.begin()->second;
+  if (head.joined + 1 == plan_) return;  // what it waited for is neither seat nor block
+  const int32_t priority = head.state->priority;
+  while (Sequence* victim = PickVictim(head.key, &priority)) {
+    if (seats_used_ + head.state->seats() <= seats_ && !StillBlocked(head)) {
+      const CacheMatch match = Match(head, MatchLimit(head));
+      if (FitsBeside(head, match)) return;
+      RememberBlocked(head, match);
+    }
+    Preempt(victim, batch);
+    ++counts_.preemptions_priority;
+  }
+}
+
+// Of the running ones ranked after `after` that have no item in this plan (and, if better_than is
+// given, a greater priority number): the least work lost, then the latest. One whose end brings no
+// block comes only if there is no other.
+Sequence* Scheduler::PickVictim(const SequenceKey& after, const int32_t* better_than) const {
+  Sequence* best = nullptr;
+  int32_t best_lost = 0;
+  bool best_gives = false;
+  for (size_t i = running_.size(); i-- > 0 && running_[i]->key > after;) {
+    Sequence* sequence = running_[i];
+    if (sequence->planned == plan_) continue;
+    if (better_than != nullptr && sequence->state->priority <= *better_than) continue;
+    const int32_t lost = WorkLost(*sequence);
+    const bool gives = lost > 0 || !sequence->decoding();
+    const bool better =
+        best == nullptr || (gives != best_gives ? gives : lost < best_lost);  // walked from the end
+    if (!better) continue;
+    best = sequence;
+    best_lost = lost;
+    best_gives = gives;
+  }
+  return best;
+}
+
+// Tokens that would have to be computed again or copied. Blocks that others hold stay where they
+// are; whoever holds one holds those before it, so they are a beginning of the table.
+int32_t Scheduler::WorkLost(const Sequence& sequence) const {
+  const std::span<const int32_t> table = sequence.kv.table();
+  const auto shared_end = std::partition_point(table.begin(), table.end(), [this](int32_t block) {
+    return block >= 0 && cache_->RefCount(0, block) > 1;
+  });
+  const auto shared = static_cast<int64_t>(shared_end - table.begin()) * block_tokens_;
+  return static_cast<int32_t>(std::max<int64_t>(0, sequence.computed - shared));
+}
+
+bool Scheduler::SwapIsCheaper(const Sequence& sequence) const {
+  const int32_t lost = WorkLost(sequence);
+  if (lost == 0) return false;  // all of it is found again
+  int64_t blocks = 0;
+  for (int32_t g = 0; g < cache_->groups(); ++g) {
+    for (const int32_t block : sequence.kv.table(g)) {
+      blocks += block >= 0 && cache_->RefCount(g, block) == 1 ? 1 : 0;
+    }
+  }
+  const double swap_ns = 2.0 * static_cast<double>(blocks) * costs_.swap_ns_per_block();
+  return swap_ns <= lost * costs_.prefill_ns_per_row();
+}
+
+void Scheduler::Preempt(Sequence* sequence, ScheduledBatch& batch) {
+  const RequestState& state = *sequence->state;
+  const bool swap = options_.preempt == PreemptMode::kSwap ||
+                    (options_.preempt == PreemptMode::kAuto && SwapIsCheaper(*sequence));
+  ++batch.preempted;
+  ++counts_.preemptions;
+  if (swap && cache_->SwapOut(sequence->kv, sequence->tokens, sequence->computed, batch.moves)) {
+    ++counts_.preemptions_swap;
+  } else {
+    // It comes back: no word about last use or end of life yet.
+    CacheHint hint;
+    hint.retain = std::max(Retain::kNormal, state.hint.retain);
+    cache_->Release(sequence->kv, sequence->tokens, sequence->computed, hint);
+  }
+  LeaveRunning(sequence);
+  sequence->computed = 0;
+  sequence->preempted = plan_;
+  growth_known_ = false;
+  EnterQueue(sequence);
+}
+
+}  // namespace kvasir
