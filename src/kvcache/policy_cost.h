@@ -1,17 +1,18 @@
 // cost: the block whose loss is expected to cost least goes first. The default.
 //
-// Each listed node is in one of 49 LRU lists by what it is worth; the victim is the oldest leaf of
+// Each listed node is in one of 65 LRU lists by what it is worth; the victim is the oldest leaf of
 // the list where age / weight is greatest. Age counts blocks released since. weight is a product of
-//   reuse      2^(k * level), k = 0 for no hit, else 1 + floor(log2(hits)), 7 at most
+//   reuse      w^level, where w = 1 without hits, 2 for one, 4, 8, 16 from two, four, eight on,
+//   then
+//              64, 256, 1,024. The hits of a block that was evicted and came back go on counting.
 //   retain     low 1/4, normal 1, session 4, high 16; what is marked kDrop goes before all others
-//   depth      1.25 beyond 256 blocks: attention makes a deep block dearer to recompute
+//   depth      1.25 from 256 blocks on: attention makes a deep block dearer to recompute
 // level in [0, 1] is learnt: a block evicted and wanted again says whether blocks without (level
-// down) or with (level up) hits went too early, each measured by its share of the ghosts. At 0
-// reuse counts nothing and this is lru; so where reuse is no sign of more reuse it loses a percent
-// or two to lru, and a flood of one-off prompts, which nobody wants again, leaves level where it
-// is. Order: the node released longest ago is the front of its list and has no children (rule 1),
-// so a victim always exists. O(lists) to choose, else O(1). Numbers and how they were chosen:
-// docs/cache-eviction.md.
+// down) or with hits (level up) went too early, each measured by its share of the ghosts, as in
+// ARC. At 0 reuse counts nothing and this is lru; a flood of one-off prompts, which nobody wants
+// again, leaves level where it is.
+// A victim always exists: by rule 1 the node released longest ago is the front of its list and has
+// no children. O(lists) to choose, else O(1). Numbers and tuning: docs/cache-eviction.md.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ namespace kvasir {
 class CostPolicy final : public EvictionPolicy {
  public:
   static constexpr int kReuse = 8, kDepth = 2, kRetain = 4;  // classes of each kind
-  // 64 lists and one for kDrop.
+  // One bit of filled_ each, and one list for kDrop.
   static constexpr int kLists = kReuse * kDepth * kRetain + 1;
 
   CostPolicy(CacheNode* nodes, int32_t capacity);
@@ -41,18 +42,20 @@ class CostPolicy final : public EvictionPolicy {
   double level() const { return level_; }
 
  private:
-  static int ListOf(const CacheNode& node);
-  void Learn(const CacheNode& node);
+  int ReuseOf(int32_t node) const;
+  int ListOf(int32_t node) const;
+  void Learn(int32_t node);
   void SetLevel(double level);
 
   CacheNode* nodes_;
   std::vector<NodeList> lists_;
   std::vector<uint32_t> stamp_;  // per node: released_ at its Add; differences wrap around
+  std::vector<uint8_t> credit_;  // per node: hits taken over from its ghost
   uint32_t released_ = 0;
   int32_t size_ = 0;
   uint64_t filled_ = 0;                   // bit i: list i is not empty
-  BasicGhostList<uint8_t> ghosts_;        // mark: had it hits
-  std::array<int32_t, 2> ghost_count_{};  // by mark
+  BasicGhostList<uint8_t> ghosts_;        // mark: reuse class
+  std::array<int32_t, 2> ghost_count_{};  // without, with hits
   double step_;
   double level_ = 1;
   std::array<double, kLists> value_{};  // 1 / weight
