@@ -17,7 +17,7 @@ void BuildBatch(const ScheduledBatch& plan, const std::vector<LiveRequest*>& liv
     const Sequence& sequence = *item.sequence;
     const LiveRequest& request = *live[i];
     ForwardSpan span;
-    span.block_table = sequence.table.blocks();
+    span.block_table = sequence.kv.table();
     span.position = item.first;
     span.count = item.count;
     span.first_row = static_cast<int32_t>(forward.tokens.size());

@@ -20,12 +20,22 @@ Result<std::unique_ptr<CpuArena>> CpuArena::Make(KvLayout layout, int32_t blocks
   return std::unique_ptr<CpuArena>(new CpuArena(std::move(layout), blocks, std::move(buffer)));
 }
 
+std::byte* CpuArena::At(BlockId block) {
+  KVASIR_CHECK(block.value >= 0 && block.value < blocks_);
+  return buffer_.data() + static_cast<size_t>(block.value) * layout_.block_bytes();
+}
+
 void CpuArena::CopyBlock(BlockId from, BlockId to) {
-  KVASIR_CHECK(from.value >= 0 && from.value < blocks_ && to.value >= 0 && to.value < blocks_);
   KVASIR_CHECK(from != to);
-  const size_t bytes = layout_.block_bytes();
-  std::memcpy(buffer_.data() + static_cast<size_t>(to.value) * bytes,
-              buffer_.data() + static_cast<size_t>(from.value) * bytes, bytes);
+  std::memcpy(At(to), At(from), layout_.block_bytes());
+}
+
+void CpuArena::Export(BlockId from, std::byte* to) {
+  std::memcpy(to, At(from), layout_.block_bytes());
+}
+
+void CpuArena::Import(const std::byte* from, BlockId to) {
+  std::memcpy(At(to), from, layout_.block_bytes());
 }
 
 }  // namespace kvasir

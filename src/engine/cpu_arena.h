@@ -19,8 +19,11 @@ class CpuArena final : public KvArena {
   int32_t blocks() const override { return blocks_; }
   std::byte* base() override { return buffer_.data(); }
   void CopyBlock(BlockId from, BlockId to) override;
+  void Export(BlockId from, std::byte* to) override;
+  void Import(const std::byte* from, BlockId to) override;
 
  private:
+  std::byte* At(BlockId block);
   CpuArena(KvLayout layout, int32_t blocks, BigBuffer buffer);
   KvLayout layout_;
   int32_t blocks_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -31,7 +32,11 @@ struct FinishCommand {
   RequestId request;
   int32_t choice = 0;
 };
-using Command = std::variant<SubmitCommand, CancelCommand, FinishCommand>;
+struct CacheCommand {
+  CacheRequest request;
+  std::function<void(CacheReply)> done;
+};
+using Command = std::variant<SubmitCommand, CancelCommand, FinishCommand, CacheCommand>;
 
 uint64_t RandomSeed() {
   std::random_device device;
@@ -41,13 +46,13 @@ uint64_t RandomSeed() {
 class LocalEngine final : public Engine {
  public:
   LocalEngine(const EngineOptions& options, WorkerInfo info, const SchedulerOptions& scheduler,
-              ModelRunner* runner, KvArena* arena, const Clock* clock, Executor* executor,
-              StepObserver* observer)
+              std::unique_ptr<KvCache> cache, std::unique_ptr<SwapSpace> swap, ModelRunner* runner,
+              KvArena* arena, const Clock* clock, Executor* executor, StepObserver* observer)
       : options_(options),
         info_(std::move(info)),
         observer_(observer),
         seed_(RandomSeed()),
-        core_(scheduler, runner, arena, clock, executor) {
+        core_(scheduler, std::move(cache), std::move(swap), runner, arena, clock, executor) {
     free_seats_ = core_.free_seats();
     stats_ = core_.stats();
   }
@@ -156,9 +161,17 @@ void LocalEngine::FinishChoice(RequestId request, int32_t choice) {
   wake_.notify_one();
 }
 
-void LocalEngine::Cache(CacheRequest /*request*/, std::function<void(CacheReply)> done) {
+void LocalEngine::Cache(CacheRequest request, std::function<void(CacheReply)> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      inbox_.emplace_back(CacheCommand{std::move(request), std::move(done)});
+      wake_.notify_one();
+      return;
+    }
+  }
   CacheReply reply;
-  reply.status = Unavailable("the cache takes no commands yet");
+  reply.status = Unavailable("the server is shutting down");
   done(std::move(reply));
 }
 
@@ -177,6 +190,8 @@ void LocalEngine::Apply(Command command) {
     core_.Cancel(cancel->request, Status(StatusCode::kCancelled, "the request was cancelled"));
   } else if (const auto* finish = std::get_if<FinishCommand>(&command)) {
     core_.FinishChoice(finish->request, finish->choice);
+  } else if (auto* cache = std::get_if<CacheCommand>(&command)) {
+    cache->done(core_.Cache(cache->request));
   }
 }
 
@@ -315,19 +330,39 @@ Result<std::unique_ptr<Engine>> Engine::Make(const EngineOptions& options, Worke
   const int32_t budget =
       options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : kAutomaticBudget;
   SchedulerOptions scheduler;
-  scheduler.block_tokens = layout.block_tokens();
   scheduler.max_model_len = static_cast<int32_t>(std::min<int64_t>(max_model_len, INT32_MAX / 2));
   scheduler.max_num_seqs = options.max_num_seqs;
   scheduler.max_num_batched_tokens = std::min(budget, runner->max_rows());
   scheduler.queue_timeout_ns = static_cast<int64_t>(options.queue_timeout_s * 1e9);
   scheduler.reserve_blocks = options.reserve_blocks;
+  scheduler.policy = SchedulingPolicyByName(options.scheduling_policy).value();
+  scheduler.preempt = PreemptModeByName(options.preempt).value();
+  scheduler.itl_target_ns = static_cast<int64_t>(options.itl_target_ms * 1e6);
   info.vocab = runner->vocab();
   info.max_model_len = scheduler.max_model_len;
   info.block_tokens = layout.block_tokens();
   info.pool_blocks = arena->blocks();
   info.kv_bytes_per_token = layout.bytes_per_token();
-  return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(
-      options, std::move(info), scheduler, runner, arena, clock, executor, observer));
+  const uint64_t pool_bytes = static_cast<uint64_t>(arena->blocks()) * layout.block_bytes();
+  uint64_t swap_bytes =
+      options.swap_bytes > 0 ? options.swap_bytes : AutomaticSwapBytes(pool_bytes);
+  if (scheduler.preempt == PreemptMode::kRecompute) swap_bytes = 0;
+  KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<SwapSpace> swap,
+                          SwapSpace::Make(swap_bytes, layout.block_bytes()));
+  KvCacheOptions cache;
+  cache.block_tokens = layout.block_tokens();
+  cache.groups[0].bytes_per_token = layout.bytes_per_token();
+  cache.groups[0].block_bytes = layout.block_bytes();
+  cache.blocks = {arena->blocks()};
+  cache.prefix_caching = options.prefix_caching;
+  cache.evict = options.evict;
+  cache.pin_budget = options.pin_budget;
+  cache.tenant_quota = options.tenant_quota;
+  cache.host_slots = swap->slots();
+  KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv, KvCache::Make(cache));
+  return std::unique_ptr<Engine>(
+      std::make_unique<LocalEngine>(options, std::move(info), scheduler, std::move(kv),
+                                    std::move(swap), runner, arena, clock, executor, observer));
 }
 
 }  // namespace kvasir

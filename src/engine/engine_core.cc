@@ -1,5 +1,6 @@
 #include "engine/engine_core.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -22,17 +23,26 @@ FinishReason ReasonOf(ChoiceEnd end) {
   return FinishReason::kError;
 }
 
+int64_t After(int64_t now_ns, double seconds) {
+  const double room = static_cast<double>(INT64_MAX / 2 - now_ns);
+  return now_ns + static_cast<int64_t>(std::min(seconds * 1e9, room));
+}
+
 }  // namespace
 
-EngineCore::EngineCore(const SchedulerOptions& options, ModelRunner* runner, KvArena* arena,
+EngineCore::EngineCore(const SchedulerOptions& options, std::unique_ptr<KvCache> cache,
+                       std::unique_ptr<SwapSpace> swap, ModelRunner* runner, KvArena* arena,
                        const Clock* clock, Executor* executor)
-    : pool_(arena->blocks()),
-      block_tokens_(options.block_tokens),
-      scheduler_(options, &pool_),
+    : cache_(std::move(cache)),
+      swap_(std::move(swap)),
+      scheduler_(options, cache_.get()),
       runner_(runner),
       arena_(arena),
       clock_(clock),
-      sampler_(runner->vocab(), executor, clock) {}
+      sampler_(runner->vocab(), executor, clock) {
+  KVASIR_CHECK(cache_->groups() == 1 && cache_->total_blocks() == arena->blocks());
+  KVASIR_CHECK(cache_->free_host_slots() == swap_->slots());
+}
 
 LiveRequest* EngineCore::Find(RequestId request) {
   const auto it = live_.find(request);
@@ -58,6 +68,15 @@ void EngineCore::Submit(Request request, std::shared_ptr<EventSink> sink, uint64
   fresh.choices = request.n;
   fresh.max_tokens = request.sampling.max_tokens;
   fresh.deadline_ns = request.deadline_ns;
+  fresh.priority = request.priority;
+  const CacheWish& wish = request.cache;
+  fresh.space = cache_->OpenSpace(wish.tenant, wish.salt);
+  // Every row of the prompt is wanted: none may come from the cache.
+  fresh.read_cache = wish.read && live->prompt_logprobs == nullptr;
+  fresh.hint.retain = wish.retain;
+  fresh.hint.last_use = wish.last_use;
+  if (wish.ttl_s > 0) fresh.hint.expires_ns = After(clock_->NowNs(), wish.ttl_s);
+  if (!wish.session.empty()) fresh.hint.session = cache_->Session(fresh.space, wish.session);
   live->sampling = std::move(request.sampling);
   KVASIR_CHECK(live_.emplace(request.id, std::move(live)).second);
   scheduler_.Add(std::move(fresh), clock_->NowNs());
@@ -97,6 +116,8 @@ TokenEvent& EngineCore::Emit(LiveRequest& live, int32_t choice, FinishReason fin
   event.time_ns = time_ns;
   if (!live.started[c]) {
     event.scheduled_ns = live.scheduled_ns;
+    event.cached_tokens = live.cached_tokens;
+    event.miss_reason = live.miss_reason;
     live.started[c] = true;
   }
   live.events.push_back(std::move(event));
@@ -140,6 +161,7 @@ bool EngineCore::Step() {
   step_ = {};
   Expire();
   const int64_t start_ns = clock_->NowNs();
+  cache_->Expire(start_ns);
   ScheduledBatch plan = scheduler_.Plan(start_ns);
   step_.schedule_ns = clock_->NowNs() - start_ns;
   for (const ChoiceId& full : plan.exhausted) {
@@ -156,12 +178,20 @@ bool EngineCore::Step() {
 
 void EngineCore::RunPlan(ScheduledBatch plan) {
   const int64_t build_ns = clock_->NowNs();
-  for (const BlockCopy& copy : plan.copies) arena_->CopyBlock(copy.from, copy.to);
+  Move(plan.moves);
+  StepCost cost;
+  cost.moved_blocks = static_cast<int32_t>(plan.moves.size());
+  cost.move_ns = clock_->NowNs() - build_ns;
   item_live_.clear();
   for (const ScheduledItem& item : plan.items) {
     LiveRequest* live = Find(item.sequence->request);
     KVASIR_CHECK(live != nullptr);
-    if (live->scheduled_ns == 0) live->scheduled_ns = scheduler_.scheduled_ns(live->id).value();
+    if (live->scheduled_ns == 0) {
+      const FirstAdmission first = scheduler_.first_admission(live->id).value();
+      live->scheduled_ns = first.scheduled_ns;
+      live->cached_tokens = first.cached_tokens;
+      live->miss_reason = first.reason;
+    }
     item_live_.push_back(live);
   }
   BuildBatch(plan, item_live_, built_);
@@ -178,6 +208,10 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
   step_.sample_ns = sampler_.sample_ns();
   step_.run_ns = commit_ns - run_ns - step_.sample_ns;
   ++steps_;
+  cost.prefill_rows = step_.prefill_rows;
+  cost.decode_rows = step_.decode_rows;
+  cost.run_ns = commit_ns - run_ns;
+  scheduler_.Observe(cost);
   if (status.ok()) {
     Commit(plan);
   } else {
@@ -186,6 +220,22 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
     }
   }
   step_.commit_ns = clock_->NowNs() - commit_ns;
+}
+
+void EngineCore::Move(const std::vector<BlockMove>& moves) {
+  for (const BlockMove& move : moves) {
+    switch (move.kind) {
+      case BlockMove::Kind::kCopy:
+        arena_->CopyBlock(BlockId(move.from), BlockId(move.to));
+        break;
+      case BlockMove::Kind::kSwapOut:
+        arena_->Export(BlockId(move.from), swap_->slot(move.to));
+        break;
+      case BlockMove::Kind::kSwapIn:
+        arena_->Import(swap_->slot(move.from), BlockId(move.to));
+        break;
+    }
+  }
 }
 
 void EngineCore::Commit(ScheduledBatch& plan) {
@@ -227,10 +277,15 @@ WorkerStats EngineCore::stats() const {
   WorkerStats stats;
   stats.running = counts.running;
   stats.waiting = counts.waiting;
-  stats.books = pool_.books();
-  stats.slots_allocated = (stats.books.total - stats.books.free) * block_tokens_;
-  stats.slots_used = pool_.used_slots();
+  stats.books = cache_->books();
+  stats.cache = cache_->counts();
+  stats.slots_allocated = cache_->slots_allocated();
+  stats.slots_used = cache_->slots_used();
+  stats.retry_after_s = counts.retry_after_s;
   stats.preemptions = counts.preemptions;
+  stats.preemptions_swap = counts.preemptions_swap;
+  stats.prefill_tokens_saved = counts.found_tokens;
+  stats.prefill_seconds_saved = counts.found_ns * 1e-9;
   stats.prompt_tokens = counts.prompt_tokens;
   stats.generation_tokens = generation_tokens_;
   stats.computed_prefill_tokens = counts.computed_prefill_tokens;

@@ -13,17 +13,21 @@
 #include "engine/live_request.h"
 #include "engine/model_runner.h"
 #include "engine/step_sampler.h"
+#include "engine/swap_space.h"
 #include "engine/worker.h"
 #include "env/clock.h"
 #include "kvcache/kv_arena.h"
+#include "kvcache/kv_cache.h"
 #include "scheduler/scheduler.h"
 
 namespace kvasir {
 
 class EngineCore {
  public:
-  // The pointers outlive the core.
-  EngineCore(const SchedulerOptions& options, ModelRunner* runner, KvArena* arena,
+  // The pointers outlive the core. cache: one group of layers, as many blocks as the arena and as
+  // many host slots as swap has.
+  EngineCore(const SchedulerOptions& options, std::unique_ptr<KvCache> cache,
+             std::unique_ptr<SwapSpace> swap, ModelRunner* runner, KvArena* arena,
              const Clock* clock, Executor* executor);
 
   // Checks that depend on constants only: any thread may ask.
@@ -36,6 +40,7 @@ class EngineCore {
   void Cancel(RequestId request, const Status& why);
   void CancelAll(const Status& why);
   void FinishChoice(RequestId request, int32_t choice);
+  CacheReply Cache(const CacheRequest& request);
 
   // Plan, run, commit. False: there was nothing to run and nothing ended.
   bool Step();
@@ -56,13 +61,15 @@ class EngineCore {
   LiveRequest* Find(RequestId request);
   void Expire();
   void RunPlan(ScheduledBatch plan);
+  void Move(const std::vector<BlockMove>& moves);
+  void Pin(const CacheRequest& request, int32_t space, CacheReply* reply);
   void Commit(ScheduledBatch& plan);  // leaves it empty
   void EmitOutcome(LiveRequest& live, StepSampler::Outcome& sampled, ChoiceEnd end);
   TokenEvent& Emit(LiveRequest& live, int32_t choice, FinishReason finish, int64_t time_ns);
   void EmitError(LiveRequest& live, int32_t choice, FinishReason finish, const Status& why);
 
-  BlockPool pool_;
-  int32_t block_tokens_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<SwapSpace> swap_;
   Scheduler scheduler_;
   ModelRunner* runner_;
   KvArena* arena_;

@@ -1,4 +1,5 @@
 // Checks of EngineOptions: names the flag and its limits.
+#include <initializer_list>
 #include <string>
 
 #include "engine/engine.h"
@@ -11,6 +12,16 @@ Status CheckInt(const char* flag, int32_t value, int32_t low, int32_t high) {
   return InvalidArgument(std::string(flag) + " is " + std::to_string(value) + ", must be " +
                              std::to_string(low) + " to " + std::to_string(high),
                          flag);
+}
+
+Status CheckName(const char* flag, const std::string& value,
+                 std::initializer_list<const char*> names) {
+  std::string list;
+  for (const char* name : names) {
+    if (value == name) return Status::Ok();
+    list += (list.empty() ? "" : ", ") + std::string(name);
+  }
+  return InvalidArgument(std::string(flag) + " is '" + value + "', must be one of " + list, flag);
 }
 
 }  // namespace
@@ -28,6 +39,17 @@ Status EngineOptions::Validate() const {
   if (!(reserve_blocks >= 0 && reserve_blocks <= 0.9)) {
     return InvalidArgument("--reserve-blocks must be a share from 0 to 0.9", "--reserve-blocks");
   }
+  KVASIR_RETURN_IF_ERROR(CheckName("--evict", evict, {"lru", "fifo", "slru", "s3fifo", "cost"}));
+  KVASIR_RETURN_IF_ERROR(CheckName("--preempt", preempt, {"auto", "swap", "recompute"}));
+  KVASIR_RETURN_IF_ERROR(
+      CheckName("--scheduling-policy", scheduling_policy, {"fcfs", "priority", "prefix"}));
+  if (!(itl_target_ms >= 0 && itl_target_ms <= 3.6e6)) {
+    return InvalidArgument("--itl-target must be 0 (off) to 3600000 milliseconds", "--itl-target");
+  }
+  if (!(pin_budget >= 0 && pin_budget <= 1))
+    return InvalidArgument("--pin-budget must be a share from 0 to 1", "--pin-budget");
+  if (!(tenant_quota >= 0 && tenant_quota <= 1))
+    return InvalidArgument("--tenant-quota must be a share from 0 to 1", "--tenant-quota");
   return Status::Ok();
 }
 

@@ -17,6 +17,8 @@ struct LiveRequest {
   int32_t prompt_tokens = 0;
   std::shared_ptr<EventSink> sink;
   int64_t scheduled_ns = 0;  // 0: has not run yet
+  int32_t cached_tokens = 0;
+  MissReason miss_reason = MissReason::kCold;
 
   std::vector<bool> started;  // per choice: its first event is out
   std::vector<bool> ended;    // per choice: no further event

@@ -17,6 +17,9 @@ class KvArena {
   virtual std::byte* base() = 0;  // block b starts at base() + b * layout().block_bytes()
   // Copies the whole block's bytes. Two different blocks.
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
+  // A block's bytes to and from host memory outside the pool: layout().block_bytes() of them.
+  virtual void Export(BlockId from, std::byte* to) = 0;
+  virtual void Import(const std::byte* from, BlockId to) = 0;
 };
 
 }  // namespace kvasir

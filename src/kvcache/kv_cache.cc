@@ -88,6 +88,9 @@ Result<std::unique_ptr<KvCache>> KvCache::Make(const KvCacheOptions& options) {
 int32_t KvCache::block_tokens() const {
   return rep_->bt;
 }
+const std::string& KvCache::evict() const {
+  return rep_->options.evict;
+}
 int32_t KvCache::groups() const {
   return static_cast<int32_t>(rep_->pools.size());
 }
@@ -255,12 +258,13 @@ MissReason KvCache::Rep::CountLookup(const CacheMatch& match, int32_t hit,
                                      const BeginOptions& begin) {
   const std::span<const TokenId> tokens = begin.tokens;
   const int32_t size = static_cast<int32_t>(tokens.size());
+  if (begin.limit + 1 < size) return MissReason::kCold;  // did not ask for the whole prompt
   counts.queries += static_cast<uint64_t>(size);
   counts.hits += static_cast<uint64_t>(hit);
   std::array<int32_t, kMissReasons> missed{};
   const auto miss = [&](MissReason reason, int32_t n) { missed[static_cast<size_t>(reason)] += n; };
   int32_t at = hit;
-  if (hit >= begin.limit) {
+  if (hit >= begin.limit && hit > 0) {
     miss(MissReason::kPartialBlock, size - hit);
     at = size;
   }

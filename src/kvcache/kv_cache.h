@@ -44,6 +44,7 @@ class KvCache {
   ~KvCache();
 
   int32_t block_tokens() const;
+  const std::string& evict() const;  // the policy's name
   int32_t groups() const;
   int32_t total_blocks(int32_t group = 0) const;
 

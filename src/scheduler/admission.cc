@@ -109,8 +109,7 @@ void Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit
   RequestState& state = *sequence->state;
   LeaveQueue(sequence);
   BeginOptions begin;
-  begin.tokens_begin = sequence->tokens.begin();
-  begin.tokens_end = sequence->tokens.end();
+  begin.tokens = sequence->tokens;
   begin.limit = limit;
   begin.promise = sequence->size();
   begin.chunk = options_.max_num_batched_tokens;
