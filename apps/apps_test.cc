@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "apps/api_keys.h"
+#include "apps/cache_flags.h"
 #include "apps/command.h"
 #include "apps/kv_flags.h"
 #include "apps/line_reader.h"
@@ -131,6 +133,92 @@ TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "4Gigs"; }), "");
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "0"; }), "");
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "1G", f->kv_blocks = 5; }), "");
+}
+
+struct CacheLine {
+  int exit_code = 0;
+  std::string error;
+  EngineOptions engine;
+  CacheFlags flags;
+};
+
+CacheLine ParseCacheLine(std::vector<const char*> args) {
+  CacheLine out;
+  CLI::App app("test", "test");
+  AddCacheFlags(&app, &out.flags, &out.engine);
+  AddSharingFlags(&app, &out.flags, &out.engine);
+  AddConfigFlag(&app);
+  args.insert(args.begin(), "test");
+  testing::internal::CaptureStderr();
+  if (!ParseFlags(&app, static_cast<int>(args.size()), args.data(), &out.exit_code)) {
+    out.error = testing::internal::GetCapturedStderr();
+    return out;
+  }
+  if (const Status status = out.flags.Apply(&out.engine); !status.ok())
+    out.exit_code = Fail(status);
+  out.error = testing::internal::GetCapturedStderr();
+  return out;
+}
+
+TEST(CacheFlags, DefaultsAndValuesReachTheEngine) {
+  const CacheLine plain = ParseCacheLine({});
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_TRUE(plain.engine.prefix_caching);
+  EXPECT_EQ(plain.engine.evict, "cost");
+  EXPECT_EQ(plain.engine.preempt, "auto");
+  EXPECT_EQ(plain.engine.scheduling_policy, "fcfs");
+  EXPECT_EQ(plain.engine.swap_bytes, 0u);
+  const CacheLine all = ParseCacheLine({"--no-prefix-caching", "--evict", "slru", "--preempt",
+                                        "swap", "--scheduling-policy", "prefix", "--itl-target",
+                                        "40", "--reserve-blocks", "0.1", "--swap-space", "3MiB",
+                                        "--pin-budget", "0.25", "--tenant-quota", "1"});
+  EXPECT_EQ(all.exit_code, 0) << all.error;
+  EXPECT_FALSE(all.engine.prefix_caching);
+  EXPECT_EQ(all.engine.evict, "slru");
+  EXPECT_EQ(all.engine.preempt, "swap");
+  EXPECT_EQ(all.engine.scheduling_policy, "prefix");
+  EXPECT_EQ(all.engine.itl_target_ms, 40);
+  EXPECT_EQ(all.engine.reserve_blocks, 0.1);
+  EXPECT_EQ(all.engine.swap_bytes, 3u << 20);
+  EXPECT_EQ(all.engine.pin_budget, 0.25);
+  EXPECT_EQ(all.engine.tenant_quota, 1);
+  EXPECT_TRUE(all.engine.Validate().ok());
+}
+
+TEST(CacheFlags, AWrongValueNamesFlagValueAndChoice) {
+  for (const auto& [flag, value, choice] : std::vector<std::array<const char*, 3>>{
+           {"--evict", "oldest", "cost, lru, slru, s3fifo or fifo"},
+           {"--evict", "LRU", "cost, lru"},
+           {"--preempt", "never", "auto, swap or recompute"},
+           {"--scheduling-policy", "sjf", "fcfs, priority or prefix"},
+           {"--itl-target", "-1", "0 to 60000"},
+           {"--itl-target", "nan", "0 to 60000"},
+           {"--itl-target", "fast", "0 to 60000"},
+           {"--reserve-blocks", "2", "0 to 0.9"},
+           {"--pin-budget", "1.5", "0 to 1"},
+           {"--tenant-quota", "nan", "0 to 1"},
+           {"--swap-space", "banana", "512MiB"},
+           {"--swap-space", "0", "--preempt recompute"}}) {
+    const CacheLine line = ParseCacheLine({flag, value});
+    EXPECT_EQ(line.exit_code, kExitUsage) << flag << " " << value;
+    for (const char* word : {flag + 2, value, choice})
+      EXPECT_NE(line.error.find(word), std::string::npos) << word << " not in " << line.error;
+  }
+}
+
+TEST(CacheFlags, FromAConfigFile) {
+  const std::string path = testing::TempDir() + "kvasir_cache_config_" + std::to_string(getpid());
+  std::ofstream(path) << "evict = \"lru\"\nno-prefix-caching = true\nswap-space = \"1GiB\"\n"
+                         "pin-budget = 0.1\n";
+  const CacheLine line = ParseCacheLine({"--config", path.c_str(), "--evict", "fifo"});
+  EXPECT_EQ(line.exit_code, 0) << line.error;
+  EXPECT_EQ(line.engine.evict, "fifo");
+  EXPECT_FALSE(line.engine.prefix_caching);
+  EXPECT_EQ(line.engine.swap_bytes, 1u << 30);
+  EXPECT_EQ(line.engine.pin_budget, 0.1);
+  std::ofstream(path) << "evict = \"oldest\"\n";
+  EXPECT_EQ(ParseCacheLine({"--config", path.c_str()}).exit_code, kExitUsage);
+  std::remove(path.c_str());
 }
 
 TEST(ApiKeys, FromFlagsAndFile) {

@@ -47,9 +47,10 @@ class LoadLine {
 
 }  // namespace
 
-Status ModelFlags::Validate() const {
+Status ModelFlags::Complete() {
   KVASIR_RETURN_IF_ERROR(ParsePrecision(precision).status());
   KVASIR_RETURN_IF_ERROR(kv.Validate());
+  KVASIR_RETURN_IF_ERROR(cache.Apply(&engine));
   return engine.Validate();
 }
 
@@ -68,11 +69,11 @@ void AddModelFlags(CLI::App* app, ModelFlags* flags) {
       ->check(CLI::Range(1, 2'000'000'000));
   AddKvSizeFlags(app, &flags->kv);
   AddKvTypeFlags(app, &flags->kv);
+  AddCacheFlags(app, &flags->cache, &flags->engine);
 }
 
-Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelFlags& flags,
-                                                       StepObserver* observer) {
-  KVASIR_RETURN_IF_ERROR(flags.Validate());
+Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObserver* observer) {
+  KVASIR_RETURN_IF_ERROR(flags.Complete());
   StackOptions options;
   KVASIR_ASSIGN_OR_RETURN(options.model_path, ResolveModelPath(flags.model));
   KVASIR_ASSIGN_OR_RETURN(options.precision, ParsePrecision(flags.precision));

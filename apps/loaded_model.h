@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/cache_flags.h"
 #include "apps/kv_flags.h"
 #include "base/status.h"
 #include "engine/cpu_stack.h"
@@ -22,19 +23,21 @@ struct ModelFlags {
   int32_t threads = 0;
   std::string precision = "default";
   KvFlags kv;
+  CacheFlags cache;
   EngineOptions engine;
 
-  Status Validate() const;
+  // Checks all, and puts the cache's flags into engine.
+  Status Complete();
 };
 
-// MODEL, --threads, --precision, --max-model-len and the KV flags.
+// MODEL, --threads, --precision, --max-model-len, the KV flags and those of the prefix cache.
 void AddModelFlags(CLI::App* app, ModelFlags* flags);
 
 class LoadedModel {
  public:
   // observer may be null, else it outlives the result. Progress goes to standard error if that is a
   // terminal. The engine's thread runs when this returns.
-  static Result<std::unique_ptr<LoadedModel>> Load(const ModelFlags& flags, StepObserver* observer);
+  static Result<std::unique_ptr<LoadedModel>> Load(ModelFlags flags, StepObserver* observer);
   ~LoadedModel();
 
   ServedModel served() const;

@@ -37,7 +37,6 @@ struct ServeFlags {
   std::string api_key_file;
   uint64_t seed = 0;
   bool has_seed = false;
-  bool no_prefix_caching = false;
   double drain_timeout_s = 10;
   std::string log_level = "info", log_format = "text";
 };
@@ -53,6 +52,9 @@ void AddNetworkFlags(CLI::App* app, ServeFlags* flags) {
   app->add_option("--api-key", server->api_keys,
                   "bearer token that opens the API; may be repeated");
   app->add_option("--api-key-file", flags->api_key_file, "file with one bearer token a line");
+  app->add_flag("--api-key-tenants", server->api_key_tenants,
+                "each API key has a cache of its own, as with a cache_salt; the first key is the "
+                "operator's");
   app->add_flag("--allow-unauthenticated", server->allow_unauthenticated,
                 "serve other addresses than loopback without a token");
   app->add_option("--cors-allow-origin", server->cors_allow_origin,
@@ -75,11 +77,7 @@ void AddEngineFlags(CLI::App* app, ServeFlags* flags) {
   app->add_option("--queue-timeout", engine->queue_timeout_s,
                   "longest wait for admission in seconds; beyond: 503")
       ->capture_default_str();
-  app->add_option("--reserve-blocks", engine->reserve_blocks,
-                  "share of the KV pool kept free when admitting")
-      ->capture_default_str();
-  app->add_flag("--no-prefix-caching", flags->no_prefix_caching,
-                "compute every prompt in full (always so until the prefix cache is built)");
+  AddSharingFlags(app, &flags->model.cache, engine);
 }
 
 void AddFlags(CLI::App* app, ServeFlags* flags) {
@@ -97,13 +95,15 @@ void AddFlags(CLI::App* app, ServeFlags* flags) {
 // What the flags leave open or say twice.
 Status Complete(ServeFlags* flags) {
   KVASIR_RETURN_IF_ERROR(SetUpLog(flags->log_level, flags->log_format));
-  KVASIR_RETURN_IF_ERROR(flags->model.Validate());
+  KVASIR_RETURN_IF_ERROR(flags->model.Complete());
   ServerOptions* server = &flags->server;
   KVASIR_ASSIGN_OR_RETURN(server->api_keys, CollectApiKeys(server->api_keys, flags->api_key_file));
   if (flags->has_seed) server->default_seed = flags->seed;
   server->version = KVASIR_VERSION;
   server->max_queue = flags->model.engine.max_queue;
   server->queue_timeout_s = flags->model.engine.queue_timeout_s;
+  server->pin_budget = flags->model.engine.pin_budget;
+  server->tenant_quota = flags->model.engine.tenant_quota;
   server->access_log_json = flags->log_format == "json";
   return server->Validate();
 }
@@ -125,7 +125,7 @@ int Serve(ServeFlags* flags) {
   const Result<std::string> path = ResolveModelPath(flags->model.model);
   if (!path.ok()) return Fail(path.status());
   if (flags->model.served_name.empty()) flags->model.served_name = ModelStem(*path);
-  ServerMetrics metrics(flags->model.served_name);
+  ServerMetrics metrics(flags->model.served_name, flags->model.engine.evict);
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(flags->model, &metrics);
   if (!model.ok()) return Fail(model.status());
   spdlog::info("{}", (*model)->Describe());
