@@ -41,6 +41,11 @@ std::string Event(const Json& chunk) {
 }  // namespace
 
 void AddUsage(const GenerationUsage& one, GenerationUsage* sum) {
+  const int64_t computed = one.prompt_tokens - one.cached_tokens;
+  if (one.miss_reason && (!sum->miss_reason || computed > sum->most_computed)) {
+    sum->miss_reason = one.miss_reason;
+    sum->most_computed = computed;
+  }
   sum->prompt_tokens += one.prompt_tokens;
   sum->completion_tokens += one.completion_tokens;
   sum->cached_tokens += one.cached_tokens;
@@ -278,7 +283,7 @@ std::string AnswerWriter::Answer(Json choices, const GenerationUsage& usage,
 
 Json AnswerWriter::Usage(const GenerationUsage& usage) {
   const auto rounded = [](double ms) { return std::round(ms * 1000.0) / 1000.0; };
-  Json miss = usage.cached_tokens < usage.prompt_tokens ? Json("cold") : Json(nullptr);
+  Json miss = usage.miss_reason ? Json(MissReasonName(*usage.miss_reason)) : Json(nullptr);
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},

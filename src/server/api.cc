@@ -3,24 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
+#include "server/api_route.h"
 #include "server/page.h"
 
 namespace kvasir {
-
-enum class Api::Route : uint8_t {
-  kChat,
-  kCompletions,
-  kTokenize,
-  kDetokenize,
-  kModels,
-  kHealth,
-  kMetrics,
-  kVersion,
-  kPage,
-};
 
 namespace {
 
@@ -86,9 +76,14 @@ Api::Api(const ServerOptions& options, const ServedModel& model, ServerMetrics* 
       prompts_(model) {}
 
 std::optional<Api::Route> Api::Find(const std::string& path) const {
-  static constexpr std::array<std::pair<std::string_view, Route>, 9> kRoutes = {{
+  static constexpr std::array<std::pair<std::string_view, Route>, 14> kRoutes = {{
       {"/v1/chat/completions", Route::kChat},
       {"/v1/completions", Route::kCompletions},
+      {"/v1/kvcache/warm", Route::kWarm},
+      {"/v1/kvcache/pin", Route::kPin},
+      {"/v1/kvcache/unpin", Route::kUnpin},
+      {"/v1/kvcache/reset", Route::kReset},
+      {"/v1/kvcache", Route::kCacheState},
       {"/tokenize", Route::kTokenize},
       {"/detokenize", Route::kDetokenize},
       {kModelsPath, Route::kModels},
@@ -103,37 +98,41 @@ std::optional<Api::Route> Api::Find(const std::string& path) const {
   return std::nullopt;
 }
 
-bool Api::Authorized(const std::string& authorization) const {
-  if (options_.api_keys.empty()) return true;
+std::optional<size_t> Api::KeyOf(const std::string& authorization) const {
+  if (options_.api_keys.empty()) return 0;
   constexpr std::string_view kBearer = "bearer ";
   std::string scheme = authorization.substr(0, kBearer.size());
   for (char& c : scheme) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const std::string_view given = scheme == kBearer
                                      ? std::string_view(authorization).substr(kBearer.size())
                                      : std::string_view();
-  bool found = false;
-  for (const std::string& key : options_.api_keys) found |= SameSecret(given, key);
+  std::optional<size_t> found;
+  for (size_t i = 0; i < options_.api_keys.size(); ++i)
+    if (SameSecret(given, options_.api_keys[i]) && !found) found = i;
   return found;
 }
 
-HttpResponse Api::Failure(const Status& status) const {
-  HttpResponse response = ErrorResponse(status);
-  if (response.status == 429 || response.status == 503)
-    response.headers.emplace_back("Retry-After", std::to_string(options_.retry_after_s));
-  return response;
+int64_t Api::RetryAfterSeconds() const {
+  constexpr double kMost = 3600;
+  const double seconds = model_.worker->stats().retry_after_s;
+  return seconds > 1 ? static_cast<int64_t>(std::ceil(std::min(seconds, kMost))) : 1;
 }
 
 std::optional<HttpResponse> Api::Early(const HttpRequest& head) const {
   const std::optional<Route> route = Find(head.path);
   const bool guarded =
       StartsWith(head.path, "/v1/") || route == Route::kTokenize || route == Route::kDetokenize;
-  if (head.method != "OPTIONS" && guarded && !Authorized(head.authorization)) {
+  if (head.method != "OPTIONS" && guarded && !KeyOf(head.authorization)) {
     HttpResponse response = ErrorResponse(
         401, "a valid API key is needed: Authorization: Bearer KEY", "", "invalid_api_key");
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
   if (!route) return ErrorResponse(404, "there is no such path", "", "not_found");
+  if (*route == Route::kReset && !CallerOf(head).is_operator)
+    return ErrorResponse(
+        403, "with API keys as tenants only the first key may reset the cache of all of them", "",
+        "operator_only");
   const bool post = *route <= Route::kDetokenize;
   if (head.method == "OPTIONS") {
     HttpResponse response;
@@ -152,8 +151,8 @@ std::optional<HttpResponse> Api::Early(const HttpRequest& head) const {
   if (!IsJson(head.content_type))
     return ErrorResponse(415, "the body must be sent as Content-Type: application/json", "",
                          "unsupported_media_type");
-  if (draining() && *route <= Route::kCompletions)
-    return Failure(Unavailable("the server is shutting down and takes no new requests"));
+  if (draining() && *route <= Route::kWarm)
+    return ErrorResponse(Unavailable("the server is shutting down and takes no new requests"));
   return std::nullopt;
 }
 
@@ -163,9 +162,15 @@ void Api::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   switch (*route) {
     case Route::kChat:
     case Route::kCompletions:
+    case Route::kWarm:
+    case Route::kPin:
+    case Route::kUnpin:
+    case Route::kReset:
     case Route::kTokenize:
     case Route::kDetokenize:
       return HandlePost(*route, std::move(request), std::move(writer));
+    case Route::kCacheState:
+      return RunCache(PrepareCacheState(request), std::move(writer));
     case Route::kModels:
       return writer->Send(Models(request.path));
     case Route::kHealth:
@@ -187,27 +192,42 @@ void Api::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
 void Api::HandlePost(Route route, HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   // A copyable handle: std::function wants that, and the body is not copied.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
-  const bool taken = prepare_(shared->body.size(), [this, route, shared, writer] {
-    if (route == Route::kTokenize || route == Route::kDetokenize) {
-      auto response = std::make_shared<HttpResponse>(
-          route == Route::kTokenize ? Tokenize(shared->body) : Detokenize(shared->body));
-      writer->Post([writer, response] { writer->Send(std::move(*response)); });
-      return;
-    }
-    auto prepared =
-        std::make_shared<Result<PreparedCall>>(PrepareCall(*shared, route == Route::kChat));
+  const bool taken =
+      prepare_(shared->body.size(), [this, route, shared, writer] { Run(route, *shared, writer); });
+  if (!taken)
+    writer->Send(ErrorResponse(ResourceExhausted("too many requests are being prepared")));
+}
+
+// In a prepare thread; what it makes goes on on the connection's strand.
+void Api::Run(Route route, const HttpRequest& request,
+              const std::shared_ptr<ResponseWriter>& writer) {
+  if (route == Route::kTokenize || route == Route::kDetokenize) {
+    auto response = std::make_shared<HttpResponse>(
+        route == Route::kTokenize ? Tokenize(request.body) : Detokenize(request.body));
+    writer->Post([writer, response] { writer->Send(std::move(*response)); });
+    return;
+  }
+  if (route != Route::kChat && route != Route::kCompletions) {
+    auto prepared = std::make_shared<Result<PreparedCacheCall>>(PrepareCacheCall(request, route));
     writer->Post([this, writer, prepared] {
       if (!writer->open()) return;
-      if (!prepared->ok()) return writer->Send(Failure(prepared->status()));
-      if (draining())
-        return writer->Send(
-            Failure(Unavailable("the server is shutting down and takes no new requests")));
-      auto runner = std::make_shared<CallRunner>(model_, metrics_, std::move(**prepared), writer);
-      writer->Attach(runner);
-      runner->Start();
+      if (!prepared->ok()) return writer->Send(ErrorResponse(prepared->status()));
+      RunCache(std::move(**prepared), writer);
     });
+    return;
+  }
+  auto prepared =
+      std::make_shared<Result<PreparedCall>>(PrepareCall(request, route == Route::kChat));
+  writer->Post([this, writer, prepared] {
+    if (!writer->open()) return;
+    if (!prepared->ok()) return writer->Send(ErrorResponse(prepared->status()));
+    if (draining())
+      return writer->Send(
+          ErrorResponse(Unavailable("the server is shutting down and takes no new requests")));
+    auto runner = std::make_shared<CallRunner>(model_, metrics_, std::move(**prepared), writer);
+    writer->Attach(runner);
+    runner->Start();
   });
-  if (!taken) writer->Send(Failure(ResourceExhausted("too many requests are being prepared")));
 }
 
 Result<Json> Api::ParseBody(const std::string& body) const {
@@ -222,15 +242,21 @@ Status Api::CheckModel(const std::string& name) const {
                 "model: " + name + " is not served here; " + model_.name + " is", "model");
 }
 
-Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) const {
-  KVASIR_ASSIGN_OR_RETURN(const Json body, ParseBody(request.body));
+CallLimits Api::Limits() const {
   CallLimits limits;
   limits.vocab = model_.worker->info().vocab;
   limits.choices_max = options_.choices_max;
   limits.default_seed = options_.default_seed;
+  return limits;
+}
+
+Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) const {
+  KVASIR_ASSIGN_OR_RETURN(const Json body, ParseBody(request.body));
   PreparedCall prepared;
-  KVASIR_ASSIGN_OR_RETURN(prepared.call, ParseCall(body, chat, limits));
+  KVASIR_ASSIGN_OR_RETURN(prepared.call, ParseCall(body, chat, Limits()));
   KVASIR_RETURN_IF_ERROR(CheckModel(prepared.call.model));
+  prepared.call.cache.tenant = CallerOf(request).tenant;
+  NoteSalt(prepared.call.cache);
   KVASIR_ASSIGN_OR_RETURN(prepared.generations, prompts_.Build(prepared.call));
   for (GenerationParams& params : prepared.generations)
     params.queue_timeout_s = options_.queue_timeout_s;
@@ -260,7 +286,7 @@ HttpResponse Api::Tokenize(const std::string& body) const {
     return out;
   };
   const Result<Json> made = make();
-  return made.ok() ? JsonResponse(*made) : Failure(made.status());
+  return made.ok() ? JsonResponse(*made) : ErrorResponse(made.status());
 }
 
 HttpResponse Api::Detokenize(const std::string& body) const {
@@ -274,13 +300,13 @@ HttpResponse Api::Detokenize(const std::string& body) const {
     return out;
   };
   const Result<Json> made = make();
-  return made.ok() ? JsonResponse(*made) : Failure(made.status());
+  return made.ok() ? JsonResponse(*made) : ErrorResponse(made.status());
 }
 
 HttpResponse Api::Health() const {
-  if (draining()) return Failure(Unavailable("the server is shutting down"));
+  if (draining()) return ErrorResponse(Unavailable("the server is shutting down"));
   if (options_.max_queue > 0 && model_.worker->stats().waiting >= options_.max_queue)
-    return Failure(Unavailable("the queue is full"));
+    return ErrorResponse(Unavailable("the queue is full"));
   return JsonResponse({{"status", "ok"}});
 }
 

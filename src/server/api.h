@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "server/cache_runner.h"
 #include "server/call_runner.h"
 #include "server/http_message.h"
 #include "server/prompt_builder.h"
@@ -26,6 +27,9 @@ class Api {
   Api(const ServerOptions& options, const ServedModel& model, ServerMetrics* metrics,
       Prepare prepare);
 
+  // Whole seconds for Retry-After: when the engine expects a place in its queue, at least 1.
+  int64_t RetryAfterSeconds() const;
+
   // What can be said before the body is read (404, 405, 401, 415, 503): then the body is not read
   // at all.
   std::optional<HttpResponse> Early(const HttpRequest& head) const;
@@ -37,18 +41,30 @@ class Api {
 
  private:
   enum class Route : uint8_t;
+  // Who asks. With one namespace for all, everybody is the operator.
+  struct Caller {
+    std::string tenant;
+    bool is_operator = true;  // may see and reset what is all tenants'
+  };
   std::optional<Route> Find(const std::string& path) const;
   HttpResponse Health() const;
   HttpResponse Metrics() const;
   HttpResponse Models(const std::string& path) const;
   HttpResponse Tokenize(const std::string& body) const;
   HttpResponse Detokenize(const std::string& body) const;
+  CallLimits Limits() const;
   Result<PreparedCall> PrepareCall(const HttpRequest& request, bool chat) const;
-  HttpResponse Failure(const Status& status) const;
+  Result<PreparedCacheCall> PrepareCacheCall(const HttpRequest& request, Route route) const;
+  PreparedCacheCall PrepareCacheState(const HttpRequest& request) const;
   Status CheckModel(const std::string& name) const;
   Result<Json> ParseBody(const std::string& body) const;
   void HandlePost(Route route, HttpRequest request, std::shared_ptr<ResponseWriter> writer);
-  bool Authorized(const std::string& authorization) const;
+  void Run(Route route, const HttpRequest& request, const std::shared_ptr<ResponseWriter>& writer);
+  void RunCache(PreparedCacheCall prepared, std::shared_ptr<ResponseWriter> writer);
+  // Which key it is; 0 if none is needed; nullopt: none of ours.
+  std::optional<size_t> KeyOf(const std::string& authorization) const;
+  Caller CallerOf(const HttpRequest& request) const;
+  void NoteSalt(const CacheWish& wish) const;
 
   ServerOptions options_;
   ServedModel model_;
@@ -56,6 +72,8 @@ class Api {
   Prepare prepare_;
   PromptBuilder prompts_;
   std::atomic<bool> draining_{false};
+  // A request of a namespace of its own was seen: from then on /v1/kvcache shows no text.
+  mutable std::atomic<bool> salted_{false};
 };
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "server/cache_fields.h"
 #include "server/chat_messages.h"
 #include "server/field_reader.h"
 
@@ -18,7 +19,7 @@ constexpr int64_t kChoicesOfOneMax = 128;
 constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 1024;
 constexpr size_t kNameBytesMax = 256;
-constexpr size_t kSaltBytesMax = 1024;
+constexpr size_t kUserBytesMax = 1024;
 constexpr size_t kTokenListMax = 1u << 20;
 
 Status NeedObject(const Json& body) {
@@ -136,28 +137,6 @@ bool SafeId(const std::string& id) {
   });
 }
 
-void ReadKvHint(FieldReader* in) {
-  const Json* hint = in->Find("kv_hint");
-  if (hint == nullptr) return;
-  if (!hint->is_object()) return in->Fail("kv_hint", "must be an object, not " + Describe(*hint));
-  constexpr std::array<std::string_view, 4> kMembers = {"retain", "ttl_s", "session", "last_use"};
-  for (const auto& item : hint->items())
-    if (std::find(kMembers.begin(), kMembers.end(), item.key()) == kMembers.end())
-      return in->Fail("kv_hint",
-                      "has a member it does not know; it knows retain, ttl_s, session, last_use");
-  FieldReader inner(*hint, "kv_hint.");
-  std::string text;
-  if (inner.String("retain", kNameBytesMax, &text) && text != "low" && text != "normal" &&
-      text != "high")
-    inner.Fail("retain", "must be low, normal or high");
-  float ttl = 0;
-  inner.Number("ttl_s", 0, 1e9, &ttl);
-  inner.String("session", kNameBytesMax, &text);
-  bool last_use = false;
-  inner.Bool("last_use", &last_use);
-  if (!inner.status().ok()) in->Fail("kv_hint", inner.status().message());
-}
-
 void ReadExtras(FieldReader* in, ApiCall* call) {
   in->Bool("return_token_ids", &call->return_token_ids);
   in->Bool("return_tokens_as_token_ids", &call->tokens_as_token_ids);
@@ -169,15 +148,12 @@ void ReadExtras(FieldReader* in, ApiCall* call) {
   }
   if (in->String("request_id", 128, &call->request_id) && !SafeId(call->request_id))
     in->Fail("request_id", "must be 1 to 128 of the characters A-Z a-z 0-9 - _ . :");
-  in->String("cache_salt", kSaltBytesMax, &call->cache_salt);
   const Json* transfer = in->Find("kv_transfer_params");
   if (transfer != nullptr && !transfer->is_object())
     in->Fail("kv_transfer_params", "must be an object, not " + Describe(*transfer));
-  bool flag = true;
-  in->Bool("cache_prompt", &flag);
   std::string user;
-  in->String("user", kSaltBytesMax, &user);
-  ReadKvHint(in);
+  in->String("user", kUserBytesMax, &user);
+  ReadCacheFields(in, &call->cache);
 }
 
 // What would change the answer if it were ignored is refused.

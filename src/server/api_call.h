@@ -60,7 +60,7 @@ struct ApiCall {
   bool return_token_ids = false;
   bool tokens_as_token_ids = false;
   std::string request_id;
-  std::string cache_salt;  // accepted, no effect yet
+  CacheWish cache;  // without the tenant
 };
 
 // kInvalidArgument with field() set.

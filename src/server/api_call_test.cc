@@ -111,14 +111,8 @@ TEST(ApiCallTest, WrongValuesNameTheirField) {
       {"truncate_prompt_tokens", R"("truncate_prompt_tokens":0)"},
       {"seed", R"("seed":1.5)"},
       {"request_id", R"("request_id":"a b")"},
-      {"cache_salt", R"("cache_salt":7)"},
       {"user", R"("user":5)"},
       {"kv_transfer_params", R"("kv_transfer_params":5)"},
-      {"cache_prompt", R"("cache_prompt":"yes")"},
-      {"kv_hint", R"("kv_hint":{"retian":"low"})"},
-      {"kv_hint", R"("kv_hint":{"retain":"most"})"},
-      {"kv_hint", R"("kv_hint":{"ttl_s":-1})"},
-      {"kv_hint", R"("kv_hint":"high")"},
       {"prompt_logprobs", R"("prompt_logprobs":1,"stream":true)"},
       {"model", R"("model":5)"},
       {"priority", R"("priority":3000000000)"}};
@@ -133,8 +127,52 @@ TEST(ApiCallTest, UnknownFieldsAreIgnoredAndNullIsAbsent) {
       "accepted");
   EXPECT_EQ(FieldOf(R"("kv_hint":{"retain":"low","ttl_s":3,"session":"s","last_use":true})"),
             "accepted");
-  EXPECT_EQ(FieldOf(R"("max_tokens":5.0,"top_k":-1,"kv_transfer_params":{},"cache_salt":"")"),
+  EXPECT_EQ(FieldOf(R"("max_tokens":5.0,"top_k":-1,"kv_transfer_params":{},"cache_salt":"x")"),
             "accepted");
+}
+
+TEST(ApiCallTest, WrongWordsToTheCacheNameTheirField) {
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"cache_salt", R"("cache_salt":7)"},
+      {"cache_salt", R"("cache_salt":"")"},
+      {"cache_salt", R"("cache_salt":["x"])"},
+      {"cache_salt", "\"cache_salt\":\"" + std::string(1025, 's') + "\""},
+      {"cache_prompt", R"("cache_prompt":"yes")"},
+      {"kv_hint", R"("kv_hint":{"retian":"low"})"},
+      {"kv_hint", R"("kv_hint":{"retain":"most"})"},
+      {"kv_hint", R"("kv_hint":{"ttl_s":-1})"},
+      {"kv_hint", R"("kv_hint":{"ttl_s":0})"},
+      {"kv_hint", R"("kv_hint":{"ttl_s":"5"})"},
+      {"kv_hint", R"("kv_hint":{"session":""})"},
+      {"kv_hint", R"("kv_hint":{"session":5})"},
+      {"kv_hint", R"("kv_hint":{"last_use":1})"},
+      {"kv_hint", R"("kv_hint":"high")"}};
+  for (const auto& [field, members] : bad) EXPECT_EQ(FieldOf(members), field) << members;
+}
+
+TEST(ApiCallTest, WhatTheCacheIsTold) {
+  const Result<ApiCall> plain = Parse(R"({"prompt":"x"})");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->cache.salt, "");
+  EXPECT_TRUE(plain->cache.read);
+  EXPECT_EQ(plain->cache.retain, Retain::kNormal);
+  EXPECT_EQ(plain->cache.ttl_s, 0);
+  const Result<ApiCall> call =
+      Parse(R"({"prompt":"x","cache_salt":"x\u0000","cache_prompt":false,)"
+            R"("kv_hint":{"retain":"high","ttl_s":2.5,"session":"s","last_use":true}})");
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  EXPECT_EQ(call->cache.salt, std::string("x\0", 2));
+  EXPECT_FALSE(call->cache.read);
+  EXPECT_EQ(call->cache.retain, Retain::kHigh);
+  EXPECT_EQ(call->cache.ttl_s, 2.5);
+  EXPECT_EQ(call->cache.session, "s");
+  EXPECT_TRUE(call->cache.last_use);
+  EXPECT_EQ(call->cache.tenant, "");
+  EXPECT_EQ(Parse(R"({"prompt":"x","kv_hint":{"retain":"low"}})")->cache.retain, Retain::kLow);
+  const std::string message =
+      Parse(R"({"prompt":"x","kv_hint":{"retian":"low"}})").status().message();
+  EXPECT_NE(message.find("retian"), std::string::npos) << message;
+  EXPECT_NE(message.find("retain, ttl_s, session, last_use"), std::string::npos) << message;
 }
 
 TEST(ApiCallTest, PromptShapes) {

@@ -78,9 +78,11 @@ Status Generation::Submit(std::shared_ptr<EventSink> sink) {
   request.sampling = params_.sampling;
   request.n = params_.n;
   request.priority = params_.priority;
+  request.cache = params_.cache;
   if (params_.queue_timeout_s > 0)
     request.deadline_ns = arrival_ns_ + static_cast<int64_t>(params_.queue_timeout_s * kNsPerS);
-  if (params_.sampling.max_tokens == 0 && params_.sampling.prompt_logprobs < 0) {
+  const SamplingParams& sampling = params_.sampling;
+  if (sampling.max_tokens == 0 && sampling.prompt_logprobs < 0 && !params_.warm) {
     // Nothing to compute: the engine is not asked.
     submitted_ = true;
     std::vector<TokenEvent> events;
@@ -130,7 +132,8 @@ std::vector<ChoiceDelta> Generation::Feed(std::vector<TokenEvent> events) {
 }
 
 void Generation::NoteFirstEvent(const TokenEvent& event) {
-  const bool computed = event.token >= 0 || event.prompt_logprobs != nullptr;
+  const bool computed = event.token >= 0 || event.prompt_logprobs != nullptr ||
+                        (params_.warm && event.finish == FinishReason::kLength);
   if (!computed || first_token_ns_ != 0) return;
   first_token_ns_ = std::max<int64_t>(event.time_ns, arrival_ns_);
   if (first_token_ns_ == 0) first_token_ns_ = 1;
@@ -138,6 +141,9 @@ void Generation::NoteFirstEvent(const TokenEvent& event) {
                                 ? first_token_ns_
                                 : std::clamp(event.scheduled_ns, arrival_ns_, first_token_ns_);
   usage_.cached_tokens = event.cached_tokens;
+  if (usage_.cached_tokens < usage_.prompt_tokens)
+    usage_.miss_reason =
+        event.miss_reason == MissReason::kSalt ? MissReason::kCold : event.miss_reason;
   usage_.queue_ms = static_cast<double>(scheduled - arrival_ns_) / kNsPerMs;
   usage_.prefill_ms = static_cast<double>(first_token_ns_ - scheduled) / kNsPerMs;
   if (metrics_ == nullptr) return;

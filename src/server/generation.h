@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct GenerationParams {
   SamplingParams sampling;  // end_tokens are filled in from the tokenizer
   int32_t n = 1;
   int32_t priority = 0;
+  CacheWish cache;
+  // With max_tokens 0: the prompt is computed all the same, for what stays in the cache.
+  bool warm = false;
   double queue_timeout_s = 0;     // longest wait for admission; 0: no limit
   std::vector<std::string> stop;  // stop strings, UTF-8, not empty
   bool include_stop = false;      // the stop string (or stop token's text) stays in the text
@@ -57,8 +61,12 @@ struct GenerationUsage {
   int64_t completion_tokens =
       0;  // over all choices, up to the token that completed a stop string; end tokens count
   int64_t cached_tokens = 0;
-  double queue_ms = 0;    // arrival to first scheduled
-  double prefill_ms = 0;  // first scheduled to first token
+  // Of the tokens that were computed, by most of them; none if nothing was. Never kSalt: that
+  // others have the same text is not for a client.
+  std::optional<MissReason> miss_reason;
+  int64_t most_computed = 0;  // in a sum: by the generation whose miss_reason it has
+  double queue_ms = 0;        // arrival to first scheduled
+  double prefill_ms = 0;      // first scheduled to first token
 };
 
 // An id no other request of this process has.

@@ -299,13 +299,9 @@ void HttpConnection::Queue(const HttpResponse& response, bool streamed) {
     add("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
     add("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
   }
-  bool retry = false;
-  for (const auto& [name, value] : response.headers) {
-    add(name, value);
-    retry |= name == "Retry-After";
-  }
-  if ((response.status == 429 || response.status == 503) && !retry)
-    add("Retry-After", std::to_string(host_->options->retry_after_s));
+  for (const auto& [name, value] : response.headers) add(name, value);
+  if (response.status == 429 || response.status == 503)
+    add("Retry-After", std::to_string(host_->api->RetryAfterSeconds()));
   add("X-Content-Type-Options", "nosniff");
   if (response.status != 204) add("Content-Type", response.content_type);
   if (chunked_)

@@ -6,23 +6,20 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <array>
-#include <cstdio>
 #include <utility>
 #include <vector>
+
+#include "server/worker_metrics.h"
 
 namespace kvasir {
 namespace {
 
 using prometheus::BuildCounter;
 using prometheus::BuildHistogram;
-using prometheus::ClientMetric;
 using prometheus::Counter;
 using prometheus::Histogram;
 using prometheus::MetricFamily;
-using prometheus::MetricType;
 using Buckets = Histogram::BucketBoundaries;
-using Labels = std::vector<std::pair<std::string, std::string>>;
 
 // Seconds and tokens as vLLM's dashboards expect them, with finer small steps where a CPU engine
 // lives.
@@ -39,102 +36,6 @@ const Buckets kTokenBuckets = {1,    2,    5,    10,    20,    50,    100,    20
 const Buckets kStepTokenBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const Buckets kStepBuckets = {1e-6, 5e-6,  1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3,
                               0.01, 0.025, 0.05, 0.1,  0.25, 0.5,  1,    5};
-
-std::string FormatNumber(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
-}
-
-// Families that are a snapshot of the worker, written at scrape time.
-class Snapshot {
- public:
-  explicit Snapshot(std::string model) : model_(std::move(model)) {}
-
-  void Add(MetricType type, const std::string& name, const std::string& help, double value,
-           const Labels& labels = {}) {
-    if (families_.empty() || families_.back().name != name) {
-      MetricFamily family;
-      family.name = name;
-      family.help = help;
-      family.type = type;
-      families_.push_back(std::move(family));
-    }
-    ClientMetric metric;
-    metric.label.push_back({"model_name", model_});
-    for (const auto& [key, text] : labels) metric.label.push_back({key, text});
-    if (type == MetricType::Counter)
-      metric.counter.value = value;
-    else
-      metric.gauge.value = value;
-    families_.back().metric.push_back(std::move(metric));
-  }
-  void Gauge(const std::string& name, const std::string& help, double value,
-             const Labels& labels = {}) {
-    Add(MetricType::Gauge, name, help, value, labels);
-  }
-  void Count(const std::string& name, const std::string& help, uint64_t value,
-             const Labels& labels = {}) {
-    Add(MetricType::Counter, name, help, static_cast<double>(value), labels);
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  std::string model_;
-  std::vector<MetricFamily> families_;
-};
-
-void AddBooks(const WorkerInfo& info, const WorkerStats& stats, Snapshot* out) {
-  const PoolBooks& books = stats.books;
-  const std::string blocks_help = "KV blocks by state; the states add up to kvasir_kv_blocks_total";
-  const std::array<std::pair<const char*, int64_t>, 6> states = {{{"free", books.free},
-                                                                  {"reserved", books.reserved},
-                                                                  {"filling", books.filling},
-                                                                  {"pinned", books.pinned},
-                                                                  {"evictable", books.evictable},
-                                                                  {"inflight", books.inflight}}};
-  for (const auto& [state, blocks] : states)
-    out->Gauge("kvasir_kv_blocks", blocks_help, static_cast<double>(blocks), {{"state", state}});
-  out->Gauge("kvasir_kv_blocks_total", "KV blocks in the hot pool",
-             static_cast<double>(books.total));
-  const int64_t busy = books.total - books.free - books.evictable;
-  out->Gauge("vllm:kv_cache_usage_perc", "Share of KV blocks held by running requests, 0 to 1",
-             books.total > 0 ? static_cast<double>(busy) / static_cast<double>(books.total) : 0.0);
-  out->Gauge("kvasir_kv_bytes_per_token", "Bytes one token takes in the KV cache",
-             info.kv_bytes_per_token);
-  const int64_t waste = stats.slots_allocated - stats.slots_used;
-  out->Gauge("kvasir_kv_waste_ratio",
-             "Token slots of held blocks that hold no token, over all of them",
-             stats.slots_allocated > 0
-                 ? static_cast<double>(waste) / static_cast<double>(stats.slots_allocated)
-                 : 0.0);
-}
-
-std::vector<MetricFamily> WorkerFamilies(const std::string& model, const Worker& worker) {
-  const WorkerInfo& info = worker.info();
-  const WorkerStats stats = worker.stats();
-  Snapshot out(model);
-  out.Gauge("vllm:num_requests_running", "Sequences running", static_cast<double>(stats.running));
-  out.Gauge("vllm:num_requests_waiting", "Requests waiting", static_cast<double>(stats.waiting));
-  AddBooks(info, stats, &out);
-  out.Gauge("vllm:cache_config_info", "The KV cache's configuration; always 1", 1,
-            {{"block_size", std::to_string(info.block_tokens)},
-             {"num_blocks", std::to_string(info.pool_blocks)},
-             {"cache_dtype_k", info.kv_type_k},
-             {"cache_dtype_v", info.kv_type_v},
-             {"bytes_per_token", FormatNumber(info.kv_bytes_per_token)}});
-  out.Count("vllm:num_preemptions_total", "Sequences preempted", stats.preemptions);
-  out.Count("kvasir_preemptions_total", "Sequences preempted, by what became of their blocks",
-            stats.preemptions, {{"mode", "recompute"}});
-  out.Count("kvasir_preemptions_total", "", 0, {{"mode", "swap"}});
-  out.Count("kvasir_prefill_rows_total", "Prompt rows run, recomputation included",
-            stats.computed_prefill_tokens);
-  out.Count("kvasir_sampled_tokens_total",
-            "Tokens sampled by the engine, with those past a stop string or after a client left",
-            stats.generation_tokens);
-  out.Count("kvasir_steps_total", "Engine steps", stats.steps);
-  return out.Take();
-}
 
 const char* FinishLabel(FinishReason reason) {
   switch (reason) {
@@ -154,7 +55,8 @@ const char* FinishLabel(FinishReason reason) {
 }  // namespace
 
 struct ServerMetrics::Rep {
-  explicit Rep(const std::string& name) : model(name), labels({{"model_name", name}}) {}
+  Rep(const std::string& name, const std::string& policy)
+      : model(name), evict(policy), labels({{"model_name", name}}) {}
 
   Counter& MakeCounter(const char* name, const char* help, prometheus::Labels more = {}) {
     more.insert(labels.begin(), labels.end());
@@ -175,6 +77,7 @@ struct ServerMetrics::Rep {
   }
 
   std::string model;
+  std::string evict;
   prometheus::Labels labels;
   // Merge: asking again for a family gives the one that is there.
   prometheus::Registry registry{prometheus::Registry::InsertBehavior::Merge};
@@ -183,9 +86,6 @@ struct ServerMetrics::Rep {
       MakeCounter("vllm:prompt_tokens_total", "Prompt tokens of requests whose first token came");
   Counter& generated =
       MakeCounter("vllm:generation_tokens_total", "Tokens generated, as usage counts them");
-  Counter& queries =
-      MakeCounter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache");
-  Counter& hits = MakeCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the cache");
   Counter& computed =
       MakeCounter("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from",
                   {{"source", "local_compute"}});
@@ -216,8 +116,8 @@ struct ServerMetrics::Rep {
   Histogram& commit = StepPart("commit");
 };
 
-ServerMetrics::ServerMetrics(const std::string& model_name)
-    : rep_(std::make_unique<Rep>(model_name)) {}
+ServerMetrics::ServerMetrics(const std::string& model_name, const std::string& evict)
+    : rep_(std::make_unique<Rep>(model_name, evict)) {}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::OnStep(const StepStats& step, const WorkerStats& /*stats*/) {
@@ -233,8 +133,6 @@ void ServerMetrics::OnStep(const StepStats& step, const WorkerStats& /*stats*/) 
 
 void ServerMetrics::CountPrompt(int64_t prompt_tokens, int64_t cached_tokens) {
   rep_->prompt.Increment(static_cast<double>(prompt_tokens));
-  rep_->queries.Increment(static_cast<double>(prompt_tokens));
-  rep_->hits.Increment(static_cast<double>(cached_tokens));
   rep_->computed.Increment(static_cast<double>(prompt_tokens - cached_tokens));
   rep_->cached.Increment(static_cast<double>(cached_tokens));
 }
@@ -272,7 +170,7 @@ void ServerMetrics::CountHttp(int status) {
 
 std::string ServerMetrics::Serialize(const Worker* worker) const {
   std::vector<MetricFamily> families;
-  if (worker != nullptr) families = WorkerFamilies(rep_->model, *worker);
+  if (worker != nullptr) families = WorkerFamilies(rep_->model, rep_->evict, *worker);
   for (MetricFamily& family : rep_->registry.Collect()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -1,9 +1,10 @@
 // ServerMetrics: everything /metrics shows, in Prometheus text. docs/metrics.md lists the names.
 //
 // Counters and histograms are fed as things happen; gauges are read from the worker at every
-// scrape, so they are right also when the engine sleeps. Every accepted request ends in exactly one
-// vllm:request_success_total. Threads: every method from any thread. Give it to Engine::Make as its
-// StepObserver.
+// scrape, so they are right also when the engine sleeps. All of the cache's and the scheduler's,
+// the counters too, are of one snapshot, so that sums over them hold. Every accepted request ends
+// in exactly one vllm:request_success_total. Threads: every method from any thread. Give it to
+// Engine::Make as its StepObserver.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct RequestRecord {
 
 class ServerMetrics : public StepObserver {
  public:
-  explicit ServerMetrics(const std::string& model_name);
+  // evict: the policy's name, a label of kvasir_evictions_total.
+  explicit ServerMetrics(const std::string& model_name, const std::string& evict = "cost");
   ~ServerMetrics() override;
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;

@@ -54,6 +54,83 @@ TEST(MetricsTest, EveryNameIsThereFromTheStart) {
   EXPECT_EQ(text.find("nan"), std::string::npos);
 }
 
+// Zeros are there too, or a first increment is lost on who computes rates.
+TEST(MetricsTest, EveryReasonHasItsSeries) {
+  const ServerMetrics metrics("m", "slru");
+  const FakeWorker worker;
+  const std::string text = "\n" + metrics.Serialize(&worker);
+  EXPECT_EQ(Value(text, "kvasir_cache_tokens_total{model_name=\"m\",result=\"hit\",tier=\"hot\"}"),
+            0);
+  for (const char* reason : {"cold", "evicted", "salt", "format", "partial_block", "reset",
+                             "expired", "tier_error", "tier_slower"})
+    EXPECT_EQ(Value(text, "kvasir_cache_tokens_total{model_name=\"m\",result=\"miss\",reason=\"" +
+                              std::string(reason) + "\"}"),
+              0);
+  for (const char* reason : {"capacity", "quota", "expired", "reset", "merged", "window"})
+    EXPECT_EQ(Value(text, "kvasir_evictions_total{model_name=\"m\",policy=\"slru\",reason=\"" +
+                              std::string(reason) + "\"}"),
+              0);
+  for (const char* mode : {"swap", "recompute"})
+    EXPECT_EQ(Value(text, "kvasir_preemptions_total{model_name=\"m\",mode=\"" + std::string(mode) +
+                              "\"}"),
+              0);
+  for (const char* name :
+       {"kvasir_evicted_then_wanted_total", "kvasir_prefill_tokens_saved_total",
+        "kvasir_prefill_seconds_saved_total", "kvasir_merged_blocks_total",
+        "kvasir_copied_blocks_total", "kvasir_cached_blocks", "kvasir_pinned_blocks"})
+    EXPECT_EQ(Value(text, std::string(name) + "{"), 0);
+}
+
+TEST(MetricsTest, TheEnginesCountsArriveWhereTheyBelong) {
+  FakeWorkerOptions options;
+  CacheCounts& cache = options.stats.cache;
+  cache.queries = 100;
+  cache.hits = 60;
+  for (size_t i = 0; i < cache.misses.size(); ++i) cache.misses[i] = i;
+  cache.misses[0] = 40 - 36;
+  for (size_t i = 0; i < cache.evictions.size(); ++i) cache.evictions[i] = 10 + i;
+  cache.evicted_then_wanted = 5;
+  cache.merged = 6;
+  cache.copied = 7;
+  cache.swapped_out = 8;
+  cache.swapped_in = 9;
+  cache.cached_blocks = 11;
+  cache.pinned_by_name = 12;
+  options.stats.preemptions = 30;
+  options.stats.preemptions_swap = 10;
+  options.stats.prefill_tokens_saved = 66;
+  options.stats.prefill_seconds_saved = 0.25;
+  const ServerMetrics metrics("m");
+  const FakeWorker worker(options);
+  const std::string text = "\n" + metrics.Serialize(&worker);
+  const auto reason = [&](const char* name) {
+    return Value(text, "kvasir_cache_tokens_total{model_name=\"m\",result=\"miss\",reason=\"" +
+                           std::string(name) + "\"}");
+  };
+  EXPECT_EQ(Value(text, "vllm:prefix_cache_queries_total{"), 100);
+  EXPECT_EQ(Value(text, "vllm:prefix_cache_hits_total{"), 60);
+  double sum = Value(text, "kvasir_cache_tokens_total{model_name=\"m\",result=\"hit\"");
+  EXPECT_EQ(sum, 60);
+  for (int i = 0; i < kMissReasons; ++i) sum += reason(MissReasonName(static_cast<MissReason>(i)));
+  EXPECT_EQ(sum, 100);
+  EXPECT_EQ(reason("salt"), 2);
+  EXPECT_EQ(reason("expired"), 6);
+  EXPECT_EQ(
+      Value(text, "kvasir_evictions_total{model_name=\"m\",policy=\"cost\",reason=\"quota\"}"), 11);
+  EXPECT_EQ(Value(text, "kvasir_evicted_then_wanted_total{"), 5);
+  EXPECT_EQ(Value(text, "kvasir_merged_blocks_total{"), 6);
+  EXPECT_EQ(Value(text, "kvasir_copied_blocks_total{"), 7);
+  EXPECT_EQ(Value(text, "kvasir_swapped_blocks_total{model_name=\"m\",direction=\"out\"}"), 8);
+  EXPECT_EQ(Value(text, "kvasir_swapped_blocks_total{model_name=\"m\",direction=\"in\"}"), 9);
+  EXPECT_EQ(Value(text, "kvasir_cached_blocks{"), 11);
+  EXPECT_EQ(Value(text, "kvasir_pinned_blocks{"), 12);
+  EXPECT_EQ(Value(text, "vllm:num_preemptions_total{"), 30);
+  EXPECT_EQ(Value(text, "kvasir_preemptions_total{model_name=\"m\",mode=\"swap\"}"), 10);
+  EXPECT_EQ(Value(text, "kvasir_preemptions_total{model_name=\"m\",mode=\"recompute\"}"), 20);
+  EXPECT_EQ(Value(text, "kvasir_prefill_tokens_saved_total{"), 66);
+  EXPECT_EQ(Value(text, "kvasir_prefill_seconds_saved_total{"), 0.25);
+}
+
 // Every line: a comment, or name, labels and a number.
 TEST(MetricsTest, TheTextParses) {
   ServerMetrics metrics("a \"quoted\\ \n name");

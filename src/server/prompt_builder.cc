@@ -184,6 +184,7 @@ Result<std::vector<GenerationParams>> PromptBuilder::Build(const ApiCall& call) 
   base.sampling = call.sampling;
   base.n = call.n;
   base.priority = call.priority;
+  base.cache = call.cache;
   base.stop = call.stop;
   base.include_stop = call.include_stop;
   base.skip_special = call.skip_special_tokens;

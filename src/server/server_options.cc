@@ -50,8 +50,12 @@ Status ServerOptions::Validate() const {
   KVASIR_RETURN_IF_ERROR(
       Range(prepare_threads >= 1 && prepare_threads <= 64, "prepare_threads", "from 1 to 64"));
   KVASIR_RETURN_IF_ERROR(Range(prepare_queue_max >= 1, "prepare_queue_max", "at least 1"));
-  KVASIR_RETURN_IF_ERROR(Range(queue_timeout_s >= 0, "queue-timeout", "0 (no limit) or more"));
-  return Range(retry_after_s >= 0, "retry_after_s", "0 or more");
+  if (api_key_tenants && api_keys.empty())
+    return InvalidArgument(
+        "api-key-tenants: makes each API key a tenant of its own, so give --api-key or "
+        "--api-key-file",
+        "api-key-tenants");
+  return Range(queue_timeout_s >= 0, "queue-timeout", "0 (no limit) or more");
 }
 
 }  // namespace kvasir

@@ -20,6 +20,8 @@ struct ServerOptions {
   // host is served, unless allow_unauthenticated.
   std::vector<std::string> api_keys;
   bool allow_unauthenticated = false;
+  // Each key is a tenant of its own in the cache; the first is the operator's.
+  bool api_key_tenants = false;
   std::string cors_allow_origin;  // sent as Access-Control-Allow-Origin; empty: no page of another
                                   // origin may read answers
 
@@ -43,7 +45,8 @@ struct ServerOptions {
   int32_t max_queue =
       0;  // as the engine's; /health says 503 when that many requests wait. 0: unknown
   double queue_timeout_s = 60;           // longest wait for admission: 503 beyond
-  int32_t retry_after_s = 1;             // with 429 and 503
+  double pin_budget = 0.5;               // as the engine's, shown in /v1/kvcache
+  double tenant_quota = 0.5;             // the same
   std::optional<uint64_t> default_seed;  // for requests that give none
 
   bool access_log = true;
