@@ -256,7 +256,6 @@ Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) con
   KVASIR_ASSIGN_OR_RETURN(prepared.call, ParseCall(body, chat, Limits()));
   KVASIR_RETURN_IF_ERROR(CheckModel(prepared.call.model));
   prepared.call.cache.tenant = CallerOf(request).tenant;
-  NoteSalt(prepared.call.cache);
   KVASIR_ASSIGN_OR_RETURN(prepared.generations, prompts_.Build(prepared.call));
   for (GenerationParams& params : prepared.generations)
     params.queue_timeout_s = options_.queue_timeout_s;

@@ -64,7 +64,6 @@ class Api {
   // Which key it is; 0 if none is needed; nullopt: none of ours.
   std::optional<size_t> KeyOf(const std::string& authorization) const;
   Caller CallerOf(const HttpRequest& request) const;
-  void NoteSalt(const CacheWish& wish) const;
 
   ServerOptions options_;
   ServedModel model_;
@@ -72,8 +71,6 @@ class Api {
   Prepare prepare_;
   PromptBuilder prompts_;
   std::atomic<bool> draining_{false};
-  // A request of a namespace of its own was seen: from then on /v1/kvcache shows no text.
-  mutable std::atomic<bool> salted_{false};
 };
 
 }  // namespace kvasir

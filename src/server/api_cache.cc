@@ -12,10 +12,6 @@ Api::Caller Api::CallerOf(const HttpRequest& request) const {
   return {"key-" + std::to_string(key + 1), key == 0};
 }
 
-void Api::NoteSalt(const CacheWish& wish) const {
-  if (!wish.salt.empty()) salted_.store(true);
-}
-
 PreparedCacheCall Api::PrepareCacheState(const HttpRequest& request) const {
   const Caller caller = CallerOf(request);
   PreparedCacheCall prepared;
@@ -25,8 +21,7 @@ PreparedCacheCall Api::PrepareCacheState(const HttpRequest& request) const {
   prepared.report.pin_budget = options_.pin_budget;
   prepared.report.tenant_quota = options_.tenant_quota;
   prepared.report.everything = caller.is_operator;
-  // One party: one key at most, and nobody who asked to be kept apart.
-  prepared.report.texts = options_.api_keys.size() <= 1 && !salted_.load();
+  prepared.report.texts = options_.api_keys.size() <= 1;
   return prepared;
 }
 
@@ -46,7 +41,6 @@ Result<PreparedCacheCall> Api::PrepareCacheCall(const HttpRequest& request, Rout
         "the session",
         "pin");
   call.cache.tenant = caller.tenant;
-  NoteSalt(call.cache);
   PreparedCacheCall prepared;
   CacheRequest command;
   command.tenant = call.cache.tenant;

@@ -48,7 +48,8 @@ Json PrefixesJson(const CacheReply& reply, const ServedModel& model, bool texts)
   Json out = Json::array();
   for (const HotPrefix& prefix : reply.hottest) {
     Json entry = {{"tokens", prefix.tokens}, {"hits", prefix.hits}, {"holders", prefix.holders}};
-    entry["ends_with"] = texts ? Json(model.tokenizer->Decode(prefix.head, false)) : Json(nullptr);
+    const bool shown = texts && !prefix.head.empty();
+    entry["ends_with"] = shown ? Json(model.tokenizer->Decode(prefix.head, false)) : Json(nullptr);
     out.push_back(std::move(entry));
   }
   return out;

@@ -12,7 +12,8 @@ struct CacheReportOptions {
   double tenant_quota = 0.5;  // as the engine's
   // Prefixes, pins and owners: false for a client that shares the server with other tenants.
   bool everything = true;
-  // Text of prefixes and names of sessions. Only where all who may ask are one party.
+  // Text of prefixes (of those without a salt: the engine gives no tokens of others) and names of
+  // sessions. Only where all who may ask are one party.
   bool texts = false;
 };
 

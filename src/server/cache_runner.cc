@@ -80,11 +80,10 @@ void CacheRunner::OnReply(CacheReply reply) {
   const bool nothing =
       reply.status.code() == StatusCode::kNotFound || (reply.status.ok() && reply.pin.tokens == 0);
   if (pins && nothing)
-    return End(
-        ErrorResponse(404,
-                      "nothing of this prefix is cached: /v1/kvcache/warm computes a prompt, "
-                      "with ttl_s it pins it too",
-                      "", "not_cached"));
+    return End(ErrorResponse(404,
+                             reply.status.ok() ? "nothing of this prefix is cached: warm it first"
+                                               : reply.status.message(),
+                             "", "not_cached"));
   if (!reply.status.ok()) return End(ErrorResponse(reply.status));
   switch (prepared_.request->kind) {
     case CacheRequest::Kind::kState:
