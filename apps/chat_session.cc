@@ -122,8 +122,9 @@ void ChatSession::PrintStats() const {
          << history_.size() << " messages in the conversation, context " << model_.ContextTokens()
          << " tokens\n"
          << "KV pool: " << stats.books.total << " blocks of " << info.block_tokens << " tokens, "
-         << stats.books.total - stats.books.free << " in use; " << info.kv_bytes_per_token
-         << " bytes a token, K " << info.kv_type_k << ", V " << info.kv_type_v << std::endl;
+         << stats.books.total - stats.books.free - stats.books.evictable << " in use, "
+         << stats.books.evictable << " cached; " << info.kv_bytes_per_token << " bytes a token, K "
+         << info.kv_type_k << ", V " << info.kv_type_v << std::endl;
 }
 
 }  // namespace kvasir

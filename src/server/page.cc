@@ -26,6 +26,7 @@ body{background:#15181d;color:#dde}code{background:#2a2f38}.bar{background:#333}
 <tr><td>Waiting</td><td id="waiting">-</td></tr>
 <tr><td>KV blocks in use</td><td id="blocks">-</td></tr>
 <tr><td>Prompt tokens</td><td id="prompt">-</td></tr>
+<tr><td>of them found in the cache</td><td id="cached">-</td></tr>
 <tr><td>Generated tokens</td><td id="generated">-</td></tr>
 <tr><td>Tokens per second, now</td><td id="rate">-</td></tr>
 </table>
@@ -53,6 +54,8 @@ async function tick(){
     show('waiting',read('vllm:num_requests_waiting'));
     show('blocks',Math.round(usage*total)+' of '+total);
     show('prompt',read('vllm:prompt_tokens_total'));
+    const looked=read('vllm:prefix_cache_queries_total'),hits=read('vllm:prefix_cache_hits_total');
+    show('cached',hits+(looked>0?' ('+(100*hits/looked).toFixed(1)+' %)':''));
     show('generated',generated);
     if(before)show('rate',((generated-before.generated)*1000/(now-before.now)).toFixed(1));
     before={generated,now};

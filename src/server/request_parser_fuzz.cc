@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "server/api_call.h"
+#include "server/cache_call.h"
 #include "server/chat_messages.h"
 
 namespace {
@@ -42,6 +43,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (chat.ok()) {
     for (const Json& message : chat->chat_prompt.messages)
       if (!message["content"].is_string() || !message["role"].is_string()) std::abort();
+  }
+  using Kind = CacheCall::Kind;
+  for (const Kind kind : {Kind::kWarm, Kind::kPin, Kind::kUnpin, Kind::kReset}) {
+    const Result<CacheCall> cache = ParseCacheCall(*body, kind, limits);
+    Check(cache);
+    if (!cache.ok()) continue;
+    if (kind == Kind::kPin && !(cache->ttl_s > 0)) std::abort();
+    if (cache->has_prompt && cache->prompt.max_tokens != 0) std::abort();
   }
   Check(ParseTokenizeCall(*body));
   Check(ParseDetokenizeCall(*body, limits.vocab));

@@ -16,6 +16,8 @@ import traceback
 import harness
 import test_api  # noqa: F401  (importing registers the tests)
 import test_books  # noqa: F401
+import test_cache  # noqa: F401
+import test_cache_load  # noqa: F401
 import test_clients  # noqa: F401
 import test_limits  # noqa: F401
 import test_loader  # noqa: F401
