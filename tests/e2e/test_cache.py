@@ -1,8 +1,12 @@
 """The prefix cache through HTTP: cases P01, P02, P03; turns, joined prompts, choices; hints, pins, warming, reset; every miss reason."""
 import json
+import os
+import re
+import shutil
+import subprocess
 import time
 
-from harness import short, test, together
+from harness import ROOT, Skip, short, test, together
 
 TEXT = "/v1/completions"
 REASONS = ("cold", "evicted", "salt", "format", "partial_block", "reset", "expired", "tier_error", "tier_slower")
@@ -226,6 +230,11 @@ def not_read(t):
     for _ in range(2):
         r = ask(off, p)
         t.equal((cached(r), ids(r)), (0, want), "--no-prefix-caching")
+    asked = dict(prompt_logprobs=3, logprobs=3)
+    cold = ask(off, p, **asked).json()["choices"][0]
+    for i in range(2):
+        got = ask(s, p, **asked).json()["choices"][0]
+        t.equal((got["prompt_logprobs"], got["logprobs"]), (cold["prompt_logprobs"], cold["logprobs"]), "log-probabilities, warm, request %d" % i)
     m = off.metrics()
     t.equal(off.value("vllm:prefix_cache_hits_total", m), 0, "hits with the cache off")
     t.equal(off.books(m)["evictable"], 0, "blocks kept with the cache off")
@@ -416,3 +425,19 @@ def told(t):
                 "the shared prefix is not among %s" % hot)
         t.check("ssss" not in json.dumps(hot), "text of a salted prompt is shown: %s" % hot)
         t.check("pepper" not in json.dumps(s.get("/v1/kvcache").json()), "the salt itself is shown")
+
+
+@test("cache: the curl lines of docs/api.md work as they stand")
+def documented(t):
+    if shutil.which("curl") is None:
+        raise Skip("there is no curl")
+    with open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as f:
+        blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
+    t.check(len(blocks) >= 4, "%d examples" % len(blocks))
+    with t.fresh("ref", "--kv-blocks", 256) as s:
+        for line in re.split(r"\n(?=curl )", "\n".join(b.strip() for b in blocks)):
+            line = line.replace("127.0.0.1:8080", "127.0.0.1:%d" % s.port).replace("curl ", "curl -sS -w '\\n%{http_code}' ", 1)
+            r = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+            t.check(r.returncode == 0 and r.stdout.endswith(b"\n200"), "%s: %r" % (line[:90], r.stdout[-200:]))
+            body = json.loads(r.stdout.rsplit(b"\n", 1)[0])
+            t.check("object" in body, "%s: %s" % (line[:60], short(body)))
