@@ -357,6 +357,7 @@ Result<std::unique_ptr<Engine>> Engine::Make(const EngineOptions& options, Worke
   cache.prefix_caching = options.prefix_caching;
   cache.evict = options.evict;
   cache.pin_budget = options.pin_budget;
+  cache.pin_spare = (scheduler.max_model_len + cache.block_tokens - 1) / cache.block_tokens;
   cache.tenant_quota = options.tenant_quota;
   cache.host_slots = swap->slots();
   KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv, KvCache::Make(cache));

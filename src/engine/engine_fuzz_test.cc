@@ -37,6 +37,17 @@ class Episode {
     options.reserve_blocks = rng_.Below(2) == 0 ? 0.0 : 0.2 * rng_.Uniform();
     options.queue_timeout_s = 1;
     if (rng_.Below(2) == 0) options.max_model_len = 20 + static_cast<int32_t>(rng_.Below(60));
+    const char* evict[] = {"lru", "fifo", "slru", "s3fifo", "cost"};
+    options.evict = evict[rng_.Below(5)];
+    const char* preempt[] = {"auto", "swap", "recompute"};
+    options.preempt = preempt[rng_.Below(3)];
+    const char* policy[] = {"fcfs", "priority", "prefix"};
+    options.scheduling_policy = policy[rng_.Below(3)];
+    if (rng_.Below(3) == 0) options.itl_target_ms = 0.001 * static_cast<double>(rng_.Below(100));
+    options.prefix_caching = rng_.Below(8) != 0;
+    options.swap_bytes = 1 + rng_.Below(30) * 256;
+    options.pin_budget = 0.3 * rng_.Uniform();
+    options.tenant_quota = rng_.Uniform();
     arena_ = FakeArena(blocks, block_tokens);
     runner_ = std::make_unique<FakeRunner>(arena_.get(), kVocab, 64, seed);
     runner_->broken_logits = rng_.Below(2) == 0;
@@ -52,14 +63,17 @@ class Episode {
       if (rng_.Below(4) == 0) Submit();
       if (rng_.Below(30) == 0 && !open_.empty()) Cancel();
       if (rng_.Below(30) == 0 && !open_.empty()) Finish();
+      if (rng_.Below(25) == 0) Command();
       clock_.Advance(static_cast<int64_t>(rng_.Below(20'000'000)));
       Step();
     }
     while (!::testing::Test::HasFailure() && Step()) {
     }
     const WorkerStats stats = engine_->stats();
-    EXPECT_EQ(stats.books.free + stats.books.evictable, stats.books.total);
-    EXPECT_EQ(stats.running + stats.waiting, 0);
+    EXPECT_EQ(stats.books.free + stats.books.evictable + stats.cache.pinned_by_name,
+              stats.books.total);
+    EXPECT_EQ(stats.books.reserved + stats.running + stats.waiting, 0);
+    EXPECT_EQ(commands_, replies_);
     Verify(totals);
     EXPECT_TRUE(open_.empty()) << "a request without its last event";
     totals.steps += stats.steps;
@@ -112,6 +126,15 @@ class Episode {
     const size_t prompt = 1 + rng_.Below(rng_.Below(3) == 0 ? 60 : 20);
     for (size_t i = 0; i < prompt; ++i)
       request.prompt.push_back(static_cast<TokenId>(rng_.Below(3)));
+    const char* salts[] = {"", "", "salt", "other"};
+    request.cache.salt = salts[rng_.Below(4)];
+    if (rng_.Below(6) == 0) request.cache.tenant = "tenant";
+    request.cache.retain = static_cast<Retain>(rng_.Below(5));
+    if (rng_.Below(6) == 0) request.cache.ttl_s = 0.3;
+    request.cache.last_use = rng_.Below(6) == 0;
+    if (rng_.Below(4) == 0) request.cache.session = "s";
+    request.cache.read = rng_.Below(10) != 0;
+    request.priority = static_cast<int32_t>(rng_.Below(3));
     request.n = rng_.Below(3) == 0 ? 1 + static_cast<int32_t>(rng_.Below(4)) : 1;
     SamplingParams& p = request.sampling;
     p.seed = rng_.Next();
@@ -137,6 +160,24 @@ class Episode {
     EXPECT_TRUE(status.code() == StatusCode::kResourceExhausted ||
                 status.code() == StatusCode::kInvalidArgument)
         << status.ToString();
+  }
+
+  void Command() {
+    CacheRequest request;
+    request.kind = static_cast<CacheRequest::Kind>(rng_.Below(4));
+    if (request.kind == CacheRequest::Kind::kReset && rng_.Below(4) != 0) return;
+    request.salt = rng_.Below(3) == 0 ? "salt" : "";
+    if (rng_.Below(3) == 0) request.session = "s";
+    for (uint64_t i = rng_.Below(30); i > 0; --i)
+      request.tokens.push_back(static_cast<TokenId>(rng_.Below(3)));
+    request.ttl_s = 0.1 * static_cast<double>(rng_.Below(20));
+    if (rng_.Below(3) == 0) request.pin = 1 + rng_.Below(5);
+    request.drop_pins = rng_.Below(2) == 0;
+    engine_->Cache(request, [this](CacheReply reply) {
+      EXPECT_TRUE(reply.books.Balanced());
+      ++replies_;
+    });
+    ++commands_;
   }
 
   Open& Any() {
@@ -222,6 +263,7 @@ class Episode {
   std::unique_ptr<FakeRunner> runner_;
   std::unique_ptr<Engine> engine_;
   uint64_t next_id_ = 0;
+  int commands_ = 0, replies_ = 0;
   std::map<uint64_t, Open> open_;
   std::vector<Open> done_;
   Totals carried_;

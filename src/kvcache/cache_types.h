@@ -19,7 +19,8 @@ struct KvCacheOptions {
   std::vector<int32_t> blocks;  // per group
   bool prefix_caching = true;   // false: nothing is matched or kept
   std::string evict = "cost";
-  double pin_budget = 0.5;    // share of the pool that pins may hold
+  double pin_budget = 0.5;  // share of the pool that pins may hold
+  int32_t pin_spare = 0;    // blocks that pins leave in any case: the longest sequence fits beside
   double tenant_quota = 0.5;  // soft: an owner above it evicts its own while others are there
   int32_t host_slots = 0;     // blocks that fit the swap space
   int32_t ghosts = -1;        // evicted blocks remembered; -1: as many as blocks of group 0

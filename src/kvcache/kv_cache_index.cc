@@ -82,6 +82,17 @@ bool KvCache::Rep::AttachFull(SequenceKv& kv, std::span<const TokenId> tokens, i
   return true;
 }
 
+// All full blocks, as far as no other sequence is just computing one of them.
+void KvCache::Rep::AttachAll(SequenceKv& kv, std::span<const TokenId> tokens, int32_t computed) {
+  // A tail of ours that is a full block now is attached again, under its whole key.
+  if (kv.attached_ > 0 && kv.attached_ * bt <= computed) {
+    const int32_t tail = kv.tables_[0][static_cast<size_t>(kv.attached_ - 1)];
+    if (index.node(tail).fill < bt) --kv.attached_;
+  }
+  while ((kv.attached_ + 1) * bt <= computed && AttachFull(kv, tokens, kv.attached_)) {
+  }
+}
+
 // Unheld tails whose tokens all stand at the beginning of this node as well.
 void KvCache::Rep::DropBeginnings(int32_t node) {
   for (;;) {
@@ -173,13 +184,7 @@ void KvCache::Publish(SequenceKv& kv, std::span<const TokenId> tokens, int32_t f
       if (node.fill == r.bt) r.DropBeginnings(n);
     }
     kv.announced_ = false;
-    // A tail of ours that is a full block now is attached again, under its whole key.
-    if (kv.attached_ > 0 && kv.attached_ * r.bt <= computed) {
-      const int32_t tail = kv.tables_[0][static_cast<size_t>(kv.attached_ - 1)];
-      if (r.index.node(tail).fill < r.bt) --kv.attached_;
-    }
-    while ((kv.attached_ + 1) * r.bt <= computed && r.AttachFull(kv, tokens, kv.attached_)) {
-    }
+    r.AttachAll(kv, tokens, computed);
   }
   r.ReleasePassed(kv, computed);
 }
@@ -188,6 +193,7 @@ void KvCache::PublishTail(SequenceKv& kv, std::span<const TokenId> tokens, int32
   Rep& r = *rep_;
   if (!r.options.prefix_caching || computed <= 0) return;
   KVASIR_CHECK(!kv.announced_);
+  r.AttachAll(kv, tokens, computed);
   if (kv.attached_ > 0) {
     const int32_t last = kv.attached_ - 1;
     const int32_t node = kv.tables_[0][static_cast<size_t>(last)];

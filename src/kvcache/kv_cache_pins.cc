@@ -48,11 +48,14 @@ Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, 
                                      int64_t expires_ns, std::string session) {
   int64_t more = 0;
   for (const int32_t n : nodes) more += index.node(n).pins == 0 ? 1 : 0;
-  const int64_t budget = static_cast<int64_t>(options.pin_budget * pools[0].total());
+  const int64_t budget =
+      std::clamp<int64_t>(static_cast<int64_t>(options.pin_budget * pools[0].total()), 0,
+                          std::max(0, pools[0].total() - options.pin_spare));
   if (counts.pinned_by_name + more > budget) {
-    return ResourceExhausted("the pin needs " + std::to_string(more) + " more blocks; " +
-                             std::to_string(counts.pinned_by_name) + " of at most " +
-                             std::to_string(budget) + " are pinned (--pin-budget)");
+    return ResourceExhausted(
+        "the pin needs " + std::to_string(more) + " more blocks; " +
+        std::to_string(counts.pinned_by_name) + " of at most " + std::to_string(budget) +
+        " are pinned (--pin-budget, and the longest sequence must fit beside)");
   }
   for (const int32_t n : nodes) {
     CacheNode& node = index.node(n);

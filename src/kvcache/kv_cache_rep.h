@@ -53,6 +53,7 @@ struct KvCache::Rep {
   int32_t ParentOf(const SequenceKv& kv, int32_t index) const;
   std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, int32_t index,
                                        int32_t end) const;
+  void AttachAll(SequenceKv& kv, std::span<const TokenId> tokens, int32_t computed);
   bool AttachFull(SequenceKv& kv, std::span<const TokenId> tokens, int32_t index);
   void MergeInto(SequenceKv& kv, int32_t index, int32_t node);
   void AttachSides(SequenceKv& kv, int32_t index, int32_t node);

@@ -142,13 +142,14 @@ bool KvCache::Begin(SequenceKv& kv, const CacheMatch& match, const BeginOptions&
     partial = need.total() + 1 <= r.Available(g);
   }
   CacheMatch used = match;
-  const int32_t whole = static_cast<int32_t>(match.nodes.size()) * r.bt;
+  int32_t whole = static_cast<int32_t>(match.nodes.size()) * r.bt;
   int32_t hit = partial ? match.tokens : std::min(whole, match.tokens);
-  const bool swap_in = swapped > hit;
+  bool swap_in = swapped > hit;
   if (hit != match.tokens && !swap_in && !r.SidesCover(match, hit)) {
     used = CacheMatch{};
     used.space = match.space;
-    hit = 0;
+    hit = whole = 0;
+    swap_in = swapped > 0;
     if (!Fits(used, kv, begin.promise, begin.chunk, 0)) return false;
   }
   result->hit = hit;
