@@ -29,8 +29,9 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
     prefill_budget_ = std::max(
         1, costs_.PrefillRows(batch.rows, options_.itl_target_ns, options_.itl_floor_rows));
   }
-  PlanPrefills(batch);
-  if (batch.preempted == urgent || running_.empty()) Admit(now_ns, batch);
+  const bool admits = batch.preempted == urgent;
+  PlanPrefills(admits, batch);
+  if (admits || running_.empty()) Admit(now_ns, batch);
   pace_.Planned(now_ns, first_admitted_, counts_.fresh);
   if (!batch.items.empty()) {
     batch.open_ = true;
@@ -55,7 +56,7 @@ void Scheduler::PlanDecodes(ScheduledBatch& batch) {
 // In order of rank, but a long prompt leaves rows to those who need few: what is done in a quarter
 // of the room does not wait for all chunks of the long one. It keeps half of the room. To one ahead
 // of it in rank that is about to come in from the queue it leaves all but the floor.
-void Scheduler::PlanPrefills(ScheduledBatch& batch) {
+void Scheduler::PlanPrefills(bool admits, ScheduledBatch& batch) {
   const int32_t room = PrefillRoom(batch);
   const int32_t quick = std::max(1, room / 4);
   int32_t quick_running = 0;
@@ -66,7 +67,7 @@ void Scheduler::PlanPrefills(ScheduledBatch& batch) {
     if (rows <= quick) quick_running += rows;
     any_long = any_long || rows > quick;
   }
-  const QueueFront front = any_long ? LookAtFront(quick, room) : QueueFront{};
+  const QueueFront front = any_long && admits ? LookAtFront(quick, room) : QueueFront{};
   for (size_t i = 0; i < running_.size();) {
     const int32_t left = PrefillRoom(batch);
     if (left <= 0) return;

@@ -106,7 +106,7 @@ class Scheduler {
 
   // plan.cc
   void PlanDecodes(ScheduledBatch& batch);
-  void PlanPrefills(ScheduledBatch& batch);
+  void PlanPrefills(bool admits, ScheduledBatch& batch);
   int32_t PrefillRoom(const ScheduledBatch& batch) const;
   QueueFront LookAtFront(int32_t quick, int32_t room);
   bool AddItem(Sequence* sequence, int32_t most, ScheduledBatch& batch);
