@@ -80,7 +80,10 @@ Scheduler::Try Scheduler::TryAdmit(Sequence* sequence, int64_t now_ns, Scheduled
     RememberBlocked(*sequence, match);
     return Try::kBlocked;
   }
-  Start(sequence, match, limit, now_ns, batch);
+  if (!Start(sequence, match, limit, now_ns, batch)) {
+    RememberBlocked(*sequence, match);
+    return Try::kBlocked;
+  }
   return Try::kAdmitted;
 }
 
@@ -89,25 +92,20 @@ Scheduler::Try Scheduler::AdmitAlone(Sequence* sequence, int64_t now_ns, Schedul
   // A copy needs its source besides all the sequence's blocks; so in a tight pool it is tried with
   // whole blocks, then without any.
   CacheMatch match = Match(*sequence, limit);
+  if (Start(sequence, match, limit, now_ns, batch)) return Try::kAdmitted;
   for (const int32_t shorter : {match.tokens / block_tokens_ * block_tokens_, 0}) {
-    if (cache_->Fits(match, sequence->kv, sequence->size(), options_.max_num_batched_tokens, 0)) {
-      break;
-    }
     match = Match(*sequence, shorter);
+    if (Start(sequence, match, limit, now_ns, batch)) return Try::kAdmitted;
   }
-  if (!cache_->Fits(match, sequence->kv, sequence->size(), options_.max_num_batched_tokens, 0)) {
-    // It grew to the whole pool while it shared blocks, or pins hold what it needs.
-    EndExhausted(sequence, batch);
-    return Try::kEnded;
-  }
-  Start(sequence, match, limit, now_ns, batch);
-  return Try::kAdmitted;
+  // It grew to the whole pool while it shared blocks, or pins hold what it needs.
+  EndExhausted(sequence, batch);
+  return Try::kEnded;
 }
 
-void Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit, int64_t now_ns,
+// False: it does not fit, and nothing changed.
+bool Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit, int64_t now_ns,
                       ScheduledBatch& batch) {
   RequestState& state = *sequence->state;
-  LeaveQueue(sequence);
   BeginOptions begin;
   begin.tokens = sequence->tokens;
   begin.limit = limit;
@@ -115,7 +113,8 @@ void Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit
   begin.chunk = options_.max_num_batched_tokens;
   begin.count = !state.first;
   BeginResult result;
-  KVASIR_CHECK(cache_->Begin(sequence->kv, match, begin, batch.moves, &result));
+  if (!cache_->Begin(sequence->kv, match, begin, batch.moves, &result)) return false;
+  LeaveQueue(sequence);
   KVASIR_CHECK(result.computed < sequence->size());
   sequence->computed = result.computed;
   sequence->most_computed = std::max(sequence->most_computed, result.computed);
@@ -134,6 +133,7 @@ void Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit
   KVASIR_CHECK(seats_used_ <= seats_);
   if (growth_known_) AddGrowth(*sequence);
   KVASIR_CHECK(AddItem(sequence, PrefillRoom(batch), batch));  // its blocks were promised
+  return true;
 }
 
 // The need remembered is a lower bound as long as no more of the prompt gets cached; so it is
@@ -158,10 +158,13 @@ void Scheduler::RememberBlocked(const Sequence& sequence, const CacheMatch& matc
 }
 
 bool Scheduler::FitsBeside(const Sequence& sequence, const CacheMatch& match) {
-  // Fits knows exactly what is shared but has one reserve for all groups: the least of theirs. Then
-  // each group against its own, where what is shared counts in group 0 only.
+  // Fits knows exactly what is shared but has one reserve, in blocks of group 0, for all groups in
+  // proportion: the least of theirs. Then each group against its own, where what is shared counts
+  // in group 0 only.
   int64_t least = INT32_MAX;
-  for (int32_t g = 0; g < cache_->groups(); ++g) least = std::min(least, Reserve(g));
+  for (int32_t g = 0; g < cache_->groups(); ++g) {
+    least = std::min(least, Reserve(g) * cache_->total_blocks() / cache_->total_blocks(g));
+  }
   if (!cache_->Fits(match, sequence.kv, GrownTokens(sequence), options_.max_num_batched_tokens,
                     static_cast<int32_t>(least))) {
     return false;

@@ -63,13 +63,13 @@ int32_t Scheduler::WorkLost(const Sequence& sequence) const {
 bool Scheduler::SwapIsCheaper(const Sequence& sequence) const {
   const int32_t lost = WorkLost(sequence);
   if (lost == 0) return false;  // all of it is found again
-  int64_t blocks = 0;
+  int64_t moves = 0;            // all go out, what nobody else holds comes back
   for (int32_t g = 0; g < cache_->groups(); ++g) {
     for (const int32_t block : sequence.kv.table(g)) {
-      blocks += block >= 0 && cache_->RefCount(g, block) == 1 ? 1 : 0;
+      if (block >= 0) moves += cache_->RefCount(g, block) == 1 ? 2 : 1;
     }
   }
-  const double swap_ns = 2.0 * static_cast<double>(blocks) * costs_.swap_ns_per_block();
+  const double swap_ns = static_cast<double>(moves) * costs_.swap_ns_per_block();
   return swap_ns <= lost * costs_.prefill_ns_per_row();
 }
 
@@ -90,6 +90,7 @@ void Scheduler::Preempt(Sequence* sequence, ScheduledBatch& batch) {
   LeaveRunning(sequence);
   sequence->computed = 0;
   sequence->preempted = plan_;
+  sequence->rows_plan = 0;
   growth_known_ = false;
   EnterQueue(sequence);
 }

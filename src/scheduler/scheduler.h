@@ -118,7 +118,7 @@ class Scheduler {
   void Admit(int64_t now_ns, ScheduledBatch& batch);
   Try TryAdmit(Sequence* sequence, int64_t now_ns, ScheduledBatch& batch);
   Try AdmitAlone(Sequence* sequence, int64_t now_ns, ScheduledBatch& batch);
-  void Start(Sequence* sequence, const CacheMatch& match, int32_t limit, int64_t now_ns,
+  bool Start(Sequence* sequence, const CacheMatch& match, int32_t limit, int64_t now_ns,
              ScheduledBatch& batch);
   bool StillBlocked(const Sequence& sequence);
   void RememberBlocked(const Sequence& sequence, const CacheMatch& match);

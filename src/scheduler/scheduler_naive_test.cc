@@ -275,6 +275,14 @@ class Comparison {
     naive_.Remove(*it);
     open_.erase(it);
   }
+  static std::string Text(const std::vector<NaiveScheduler::Item>& items) {
+    std::string text;
+    for (const auto& item : items) {
+      text += std::to_string(item.id) + "[" + std::to_string(item.first) + "+" +
+              std::to_string(item.count) + "] ";
+    }
+    return text;
+  }
   void Step(int step, Seen& seen) {
     std::set<uint64_t> full, got_full;
     const auto want = naive_.Plan(full);
@@ -284,7 +292,9 @@ class Comparison {
       got.push_back({item.sequence->request.value, item.first, item.count});
     }
     for (const ChoiceId& choice : batch.exhausted) got_full.insert(choice.request.value);
-    EXPECT_TRUE(got == want && got_full == full) << "the plans of step " << step << " differ";
+    EXPECT_TRUE(got == want && got_full == full)
+        << "the plans of step " << step << " differ: " << Text(got) << " where the naive one has "
+        << Text(want);
     seen.exhausted += full.size();
     for (const uint64_t id : full) open_.erase(id);
     if (batch.empty()) return;

@@ -223,7 +223,7 @@ TEST(SchedulerOrder, AnUrgentOnePreemptsForASeatOnceAndWithoutPingPong) {
     rig.Step();
     rig.Add(Make(3, 8, 5, 0));
     EXPECT_EQ(rig.Step(), "1.0[40+1]! 3.0[0+8]! ");  // 2 loses less
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(rig.Step().substr(0, 4), "1.0[");
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(rig.Step().substr(0, 4), "3.0[");
     EXPECT_EQ(rig.Step(), "1.0[45+1]! 2.0[20+1]! ");  // found again, whichever way
     Finish(rig, {1, 2, 3});
     EXPECT_EQ(rig.scheduler().counts().preemptions, 1u);
