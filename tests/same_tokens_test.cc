@@ -1,6 +1,7 @@
 // Promise 3 on real models: the tokens and the bits of their log-probabilities do not depend on
 // what happens around a request: neighbours (and neighbours that are cancelled), the chunk size,
-// the number of threads, preemption.
+// the number of threads, preemption by swap or recompute, a cache that is cold, warm, shared with
+// those who compute the same prefix in the same moment, or too small.
 //
 // Needs ../shared/models/stories260K.gguf; the demo model joins if it is there.
 // KVASIR_SAME_TOKENS_SEED runs one seed.
@@ -69,10 +70,14 @@ struct Setting {
   int32_t budget = 512;
   int32_t seqs = 64;
   bool tight = false;  // a pool of little more than one sequence, and everybody comes
+  std::string preempt = "auto", evict = "cost", policy = "fcfs";
+  double itl_target_ms = 0;
+  bool caching = true;
   std::string Text() const {
     return "threads " + std::to_string(threads) + ", blocks " + std::to_string(blocks) + " x " +
            std::to_string(block_tokens) + ", budget " + std::to_string(budget) + ", seats " +
-           std::to_string(seqs);
+           std::to_string(seqs) + ", " + preempt + " " + evict + " " + policy + " itl " +
+           std::to_string(itl_target_ms) + (caching ? "" : " no cache");
   }
 };
 
@@ -105,6 +110,11 @@ class House {
     options.max_num_seqs = setting.seqs;
     options.max_num_batched_tokens = setting.budget;
     options.queue_timeout_s = 1e6;
+    options.preempt = setting.preempt;
+    options.evict = setting.evict;
+    options.scheduling_policy = setting.policy;
+    options.itl_target_ms = setting.itl_target_ms;
+    options.prefix_caching = setting.caching;
     WorkerInfo info;
     info.max_model_len = entry.model->config().context;
     stack.engine = std::move(Engine::Make(options, info, stack.runner.get(), stack.arena.get(),
@@ -142,11 +152,18 @@ struct Plan {
   int32_t max_model_len = 128;
 };
 
-Request RandomRequest(Rng& rng, uint64_t id, const Plan& plan, int32_t vocab) {
+// Two of three go on where an earlier one was, from any of its tokens.
+Request RandomRequest(Rng& rng, const std::vector<Request>& before, const Plan& plan,
+                      int32_t vocab) {
   Request request;
-  request.id = RequestId(id);
+  request.id = RequestId(before.size() + 1);
   const uint64_t length = 1 + rng.Below(static_cast<uint64_t>(plan.longest_prompt));
-  for (uint64_t i = 0; i < length; ++i) {
+  if (!before.empty() && rng.Below(3) != 0) {
+    const std::vector<TokenId>& other = before[rng.Below(before.size())].prompt;
+    const uint64_t shared = std::min<uint64_t>({1 + rng.Below(other.size()), other.size(), length});
+    request.prompt.assign(other.begin(), other.begin() + static_cast<ptrdiff_t>(shared));
+  }
+  while (request.prompt.size() < length) {
     request.prompt.push_back(static_cast<TokenId>(3 + rng.Below(static_cast<uint64_t>(vocab) - 3)));
   }
   SamplingParams& p = request.sampling;
@@ -162,6 +179,17 @@ Request RandomRequest(Rng& rng, uint64_t id, const Plan& plan, int32_t vocab) {
   return request;
 }
 
+struct Seen {
+  uint64_t preemptions = 0, swaps = 0, hits = 0, merged = 0, copied = 0;
+  void Add(const WorkerStats& stats) {
+    preemptions += stats.preemptions;
+    swaps += stats.preemptions_swap;
+    hits += stats.cache.hits;
+    merged += stats.cache.merged;
+    copied += stats.cache.copied;
+  }
+};
+
 std::shared_ptr<Collector> Send(Engine& engine, const Request& request) {
   auto sink = std::make_shared<Collector>(request.n);
   const Status status = engine.Submit(request, sink);
@@ -169,9 +197,9 @@ std::shared_ptr<Collector> Send(Engine& engine, const Request& request) {
   return sink;
 }
 
-uint64_t RunSchedule(House& house, const Plan& plan, const std::vector<Request>& requests,
-                     const std::vector<std::vector<Answer>>& alone, const Setting& setting,
-                     Rng& rng) {
+void RunSchedule(House& house, const Plan& plan, const std::vector<Request>& requests,
+                 const std::vector<std::vector<Answer>>& alone, const Setting& setting, Rng& rng,
+                 Seen* seen) {
   SCOPED_TRACE("seed " + std::to_string(plan.seed) + ": " + setting.Text());
   House::Stack stack = house.Build(setting, plan.max_model_len);
   const size_t most = std::min(requests.size(), static_cast<size_t>(plan.max_neighbours) + 1);
@@ -198,9 +226,21 @@ uint64_t RunSchedule(House& house, const Plan& plan, const std::vector<Request>&
     EXPECT_TRUE(sinks[i]->answers == alone[i])
         << "request " << i << " differs from what it gives alone";
   }
+  // Once more, warm, in another order.
+  std::vector<std::shared_ptr<Collector>> warm(count);
+  for (size_t i = count; i-- > 0;) {
+    if (rng.Below(3) == 0) stack.engine->Step();
+    Request again = requests[i];
+    again.id = RequestId(again.id.value + 1000);
+    warm[i] = Send(*stack.engine, again);
+  }
+  while (stack.engine->Step()) stack.engine->CheckIntegrity();
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_TRUE(warm[i]->answers == alone[i]) << "request " << i << " differs when it is warm";
+  }
   const WorkerStats stats = stack.engine->stats();
-  EXPECT_EQ(stats.books.free, stats.books.total);
-  return stats.preemptions;
+  EXPECT_EQ(stats.books.free + stats.books.evictable, stats.books.total);
+  seen->Add(stats);
 }
 
 void Check(const std::string& path, const Plan& plan) {
@@ -212,7 +252,7 @@ void Check(const std::string& path, const Plan& plan) {
   std::vector<Request> requests;
   std::vector<std::vector<Answer>> alone;
   for (int32_t i = 0; i <= plan.max_neighbours; ++i) {
-    requests.push_back(RandomRequest(rng, static_cast<uint64_t>(i + 1), plan, vocab));
+    requests.push_back(RandomRequest(rng, requests, plan, vocab));
     House::Stack stack = house.Build({1, 64, 16, 512, 8}, plan.max_model_len);
     const auto sink = Send(*stack.engine, requests.back());
     while (stack.engine->Step()) {
@@ -222,7 +262,7 @@ void Check(const std::string& path, const Plan& plan) {
     }
     alone.push_back(sink->answers);
   }
-  uint64_t preemptions = 0;
+  Seen seen;
   for (int i = 0; i < plan.schedules && !::testing::Test::HasFailure(); ++i) {
     Setting setting;
     setting.threads = 1 + static_cast<int>(rng.Below(3));
@@ -233,9 +273,24 @@ void Check(const std::string& path, const Plan& plan) {
     const int32_t budgets[] = {3, 4, 7, 16, 33, 64, 200, 512};
     setting.budget = budgets[rng.Below(8)];
     setting.seqs = 3 + static_cast<int32_t>(rng.Below(32));
-    preemptions += RunSchedule(house, plan, requests, alone, setting, rng);
+    const char* modes[] = {"swap", "recompute", "auto"};
+    setting.preempt = modes[rng.Below(3)];
+    const char* policies[] = {"lru", "fifo", "slru", "s3fifo", "cost"};
+    setting.evict = policies[rng.Below(5)];
+    const char* orders[] = {"fcfs", "priority", "prefix"};
+    setting.policy = orders[rng.Below(3)];
+    if (rng.Below(3) == 0) setting.itl_target_ms = 0.1 + rng.Uniform();
+    setting.caching = rng.Below(6) != 0;
+    RunSchedule(house, plan, requests, alone, setting, rng, &seen);
   }
-  EXPECT_GT(preemptions, 0u) << "no schedule was tight enough to preempt";
+  std::printf(
+      "  %llu preemptions (%llu by swap), %llu tokens found, %llu blocks merged, %llu copied\n",
+      static_cast<unsigned long long>(seen.preemptions),
+      static_cast<unsigned long long>(seen.swaps), static_cast<unsigned long long>(seen.hits),
+      static_cast<unsigned long long>(seen.merged), static_cast<unsigned long long>(seen.copied));
+  EXPECT_GT(seen.preemptions, 0u) << "no schedule was tight enough to preempt";
+  EXPECT_GT(seen.hits, 0u);
+  EXPECT_GT(seen.copied, 0u) << "no match ended inside a block";
   // One row a step: the smallest chunk there is (one seat then, so requests with n > 1 stay out).
   std::vector<Request> single;
   std::vector<std::vector<Answer>> single_alone;
@@ -244,7 +299,46 @@ void Check(const std::string& path, const Plan& plan) {
     single.push_back(requests[i]);
     single_alone.push_back(alone[i]);
   }
-  RunSchedule(house, plan, single, single_alone, {2, 64, 16, 1, 8}, rng);
+  RunSchedule(house, plan, single, single_alone, {2, 64, 16, 1, 8}, rng, &seen);
+}
+
+// Prompts that end at every offset of a block: cold, then found to the last token but one, then
+// beside one that computes the same in the same step.
+void CheckEveryOffset(const std::string& path, int32_t longest) {
+  House house(path);
+  Rng rng(7);
+  const int32_t vocab = house.model(2).config().vocab;
+  std::vector<TokenId> text;
+  for (int32_t i = 0; i < longest; ++i)
+    text.push_back(static_cast<TokenId>(3 + rng.Below(static_cast<uint64_t>(vocab) - 3)));
+  House::Stack warm = house.Build({2, 400, 16, 512, 8}, 128);
+  uint64_t id = 0;
+  for (int32_t length = 1; length <= longest; ++length) {
+    SCOPED_TRACE("prompt of " + std::to_string(length));
+    Request request;
+    request.prompt.assign(text.begin(), text.begin() + length);
+    request.sampling.max_tokens = 3;
+    request.sampling.temperature = 0;
+    request.sampling.logprobs = 3;
+    const auto run = [&](Engine& engine, int copies) {
+      std::vector<std::shared_ptr<Collector>> sinks;
+      for (int i = 0; i < copies; ++i) {
+        request.id = RequestId(++id);
+        sinks.push_back(Send(engine, request));
+      }
+      while (engine.Step()) engine.CheckIntegrity();
+      return sinks;
+    };
+    House::Stack cold = house.Build({2, 400, 16, 512, 8}, 128);
+    const uint64_t rows_before = cold.engine->stats().computed_prefill_tokens;
+    const std::vector<Answer> want = run(*cold.engine, 1)[0]->answers;
+    for (const auto& sink : run(*warm.engine, 2)) EXPECT_TRUE(sink->answers == want) << "joined";
+    const uint64_t before = warm.engine->stats().computed_prefill_tokens;
+    EXPECT_TRUE(run(*warm.engine, 1)[0]->answers == want) << "warm";
+    EXPECT_EQ(warm.engine->stats().computed_prefill_tokens - before, 1u);
+    EXPECT_EQ(cold.engine->stats().computed_prefill_tokens - rows_before,
+              static_cast<uint64_t>(length));
+  }
 }
 
 uint64_t Seed() {
@@ -270,7 +364,7 @@ TEST(SameTokens, SmallModelUnderRandomSchedules) {
   }
 }
 
-TEST(SameTokens, DemoModelUnderRandomSchedules) {
+std::string DemoPath() {
   std::string path;
   if (const char* named = std::getenv("KVASIR_DEMO_MODEL")) {
     path = named;
@@ -281,6 +375,22 @@ TEST(SameTokens, DemoModelUnderRandomSchedules) {
                             : std::string(home != nullptr ? home : "") + "/.local/share") +
            "/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
   }
+  return path;
+}
+
+TEST(SameTokens, PromptsThatEndAtEveryOffsetOfABlock) {
+  const std::string small = "../shared/models/stories260K.gguf";
+  if (!std::filesystem::exists(small)) GTEST_SKIP() << "SKIPPED: " << small << " is not there";
+  CheckEveryOffset(small, 50);
+  if (std::filesystem::exists(DemoPath())) {
+    CheckEveryOffset(DemoPath(), kSanitized ? 3 : 35);
+  } else {
+    std::printf("SKIPPED in part: the demo model is not at %s\n", DemoPath().c_str());
+  }
+}
+
+TEST(SameTokens, DemoModelUnderRandomSchedules) {
+  const std::string path = DemoPath();
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: the demo model is not at " << path;
   Plan plan;
   plan.seed = Seed();
