@@ -198,6 +198,7 @@ int32_t PolicyForest::Take() {
 // One more block at the end of a held path: an existing child, or a new one.
 bool PolicyForest::Extend(std::vector<int32_t>& path, int hits) {
   const int32_t parent = path.empty() ? kNoNode : path.back();
+  if (parent != kNoNode && N(parent).chain == 0) return false;  // a tail has no children
   const std::vector<int32_t>& siblings = parent == kNoNode ? roots_ : M(parent).children;
   const uint64_t label = 1 + rng_.Below(3);
   for (const int32_t child : siblings) {
@@ -213,7 +214,7 @@ bool PolicyForest::Extend(std::vector<int32_t>& path, int hits) {
   n.created = tick_;
   n.last_use = tick_;
   n.depth = static_cast<int32_t>(path.size()) * 100;
-  n.chain = CounterRandom(label, parent == kNoNode ? 0 : N(parent).chain, 7);
+  if (rng_.Below(6) > 0) n.chain = CounterRandom(label, parent == kNoNode ? 0 : N(parent).chain, 7);
   n.present = true;
   M(node).label = label;
   M(node).refs = 1;

@@ -62,7 +62,8 @@ void CostPolicy::SetLevel(double level) {
 // back, as ARC does, since there are many more of one kind than of the other.
 void CostPolicy::Learn(int32_t node) {
   const CacheNode& n = nodes_[static_cast<size_t>(node)];
-  const std::optional<uint8_t> ghost = ghosts_.Erase(n.chain);
+  // A tail has no name to be known by.
+  const std::optional<uint8_t> ghost = n.chain == 0 ? std::nullopt : ghosts_.Erase(n.chain);
   if (!ghost.has_value()) {
     if (n.hits == 0) credit_[static_cast<size_t>(node)] = 0;
     return;
@@ -121,7 +122,7 @@ int32_t CostPolicy::Victim() {
 
 void CostPolicy::Evicting(int32_t node) {
   const CacheNode& n = nodes_[static_cast<size_t>(node)];
-  if (n.retain == Retain::kDrop) return;
+  if (n.retain == Retain::kDrop || n.chain == 0) return;
   const uint8_t reuse = static_cast<uint8_t>(ReuseOf(node));
   if (const std::optional<uint8_t> old = ghosts_.Erase(n.chain)) --ghost_count_[*old > 0];
   if (const std::optional<uint8_t> old = ghosts_.Insert(n.chain, reuse)) --ghost_count_[*old > 0];

@@ -43,7 +43,8 @@ class Replay {
       N(node).parent = path.empty() ? kNoNode : path.back();
       N(node).created = tick_;
       N(node).depth = static_cast<int32_t>(i);
-      N(node).chain = CounterRandom(static_cast<uint64_t>(ids[i]), 0, 0);
+      // The last one is a tail: not full, no name.
+      if (i + 1 < ids.size()) N(node).chain = CounterRandom(static_cast<uint64_t>(ids[i]), 0, 0);
       if (!path.empty()) ++N(path.back()).children;
       ids_[static_cast<size_t>(node)] = ids[i];
       node_of_[ids[i]] = node;

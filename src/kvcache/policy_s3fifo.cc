@@ -22,7 +22,8 @@ void S3FifoPolicy::Add(int32_t node) {
   State& state = states_[static_cast<size_t>(node)];
   if (n.hits == 0) {
     state.lives = 0;
-    state.queue = ghosts_.Erase(n.chain).has_value() ? kMain : kSmall;
+    // A tail has no name to be known by.
+    state.queue = n.chain != 0 && ghosts_.Erase(n.chain).has_value() ? kMain : kSmall;
   } else if (state.lives < kMostLives) {
     ++state.lives;
   }
@@ -60,7 +61,7 @@ int32_t S3FifoPolicy::Victim() {
 void S3FifoPolicy::Evicting(int32_t node) {
   const CacheNode& n = nodes_[static_cast<size_t>(node)];
   states_[static_cast<size_t>(node)] = {};
-  if (n.queue == kSmall) ghosts_.Insert(n.chain, 0);
+  if (n.queue == kSmall && n.chain != 0) ghosts_.Insert(n.chain, 0);
 }
 
 }  // namespace kvasir

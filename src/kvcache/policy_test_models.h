@@ -91,6 +91,7 @@ struct NaiveChains {
     return -1;
   }
   void Insert(uint64_t chain, int mark) {
+    if (chain == 0) return;  // a tail
     Erase(chain);
     places.push_back({chain, mark});
     if (places.size() > capacity) places.pop_front();
