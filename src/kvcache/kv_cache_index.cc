@@ -73,6 +73,8 @@ bool KvCache::Rep::AttachFull(SequenceKv& kv, std::span<const TokenId> tokens, i
       index.Rekey(own, key);
       index.node(own).ready = static_cast<uint16_t>(bt);
     } else {
+      // A fork that shares the block may have another one before it: it would not hold the parent.
+      if (pools[0].RefCount(own) > 1) return false;
       InsertNode(own, parent, key, bt);
     }
     AttachSides(kv, at, own);
@@ -106,7 +108,10 @@ void KvCache::Rep::DropBeginnings(int32_t node) {
 // A tail gets more tokens; false if a sibling has just these.
 bool KvCache::Rep::Extend(int32_t node, std::span<const TokenId> tokens) {
   if (static_cast<size_t>(index.node(node).fill) == tokens.size()) return true;
-  if (index.Find(index.node(node).parent, tokens).equal != kNoNode) return false;
+  // Written by another as well: nothing to add, and both would fall back to one key if both fail.
+  const PrefixIndex::Found found = index.Find(index.node(node).parent, tokens);
+  if (found.equal != kNoNode || found.best_tokens == static_cast<int32_t>(tokens.size()))
+    return false;
   index.Rekey(node, tokens);
   return true;
 }
@@ -131,7 +136,8 @@ void KvCache::Announce(SequenceKv& kv, std::span<const TokenId> tokens, int32_t 
     // What is there already, by whomever, is merged or tried again when it is written. A fork's
     // block that is a node keeps its key until then.
     if (r.index.node(own).present || r.pools[0].RefCount(own) > 1) return;
-    if (r.index.Find(parent, key).equal != kNoNode) return;
+    const PrefixIndex::Found found = r.index.Find(parent, key);
+    if (found.equal != kNoNode || found.best_tokens == static_cast<int32_t>(key.size())) return;
     const int32_t written =
         std::min<int32_t>(r.pools[0].Fill(own), static_cast<int32_t>(key.size()));
     r.InsertNode(own, parent, key, written);
@@ -153,12 +159,10 @@ void KvCache::Retract(SequenceKv& kv) {
     if (at.ready > 0) {
       const std::span<const TokenId> written =
           r.index.tokens(node).subspan(0, static_cast<size_t>(at.ready));
+      // Nobody else has just these: a key that is a beginning of written tokens is never made.
       const std::vector<TokenId> key(written.begin(), written.end());
-      // Somebody else may have just this tail by now.
-      if (r.index.Find(at.parent, key).equal == kNoNode) {
-        r.index.Rekey(node, key);
-        return;
-      }
+      r.index.Rekey(node, key);
+      return;
     }
     --kv.attached_;
     r.DropNode(node, EvictReason::kMerged);
@@ -220,7 +224,9 @@ void KvCache::PublishTail(SequenceKv& kv, std::span<const TokenId> tokens, int32
     r.index.node(own).ready = r.index.node(own).fill;
   } else {
     const PrefixIndex::Found found = r.index.Find(parent, key);
-    if (found.best_tokens == static_cast<int32_t>(key.size()) || found.equal != kNoNode) return;
+    if (found.best_tokens == static_cast<int32_t>(key.size()) || found.equal != kNoNode ||
+        r.pools[0].RefCount(own) > 1)
+      return;
     r.InsertNode(own, parent, key, static_cast<int32_t>(key.size()));
     r.AttachSides(kv, at, own);
   }
