@@ -19,9 +19,7 @@ Status CheckLoop(const LoopOptions& loop) {
     return InvalidArgument("--concurrency and --rate exclude each other: closed or open loop",
                            "rate");
   }
-  KVASIR_RETURN_IF_ERROR(CheckRange("input-len", loop.input_tokens, 1, 10'000'000));
-  KVASIR_RETURN_IF_ERROR(CheckRange("output-len", loop.output_tokens, 1, 10'000'000));
-  KVASIR_RETURN_IF_ERROR(CheckRange("shared-len", loop.shared_tokens, 0, loop.input_tokens));
+  KVASIR_RETURN_IF_ERROR(loop.traffic.Validate());
   if (loop.concurrency != 0) {
     KVASIR_RETURN_IF_ERROR(CheckRange("concurrency", loop.concurrency, 1, 4096));
     KVASIR_RETURN_IF_ERROR(CheckRange("requests", static_cast<double>(loop.requests), 1, 1e9));
@@ -65,10 +63,9 @@ int64_t BenchReport::succeeded() const {
   return sum;
 }
 
-Result<BenchReport> RunBench(const BenchOptions& options, std::ostream& log, bool log_is_terminal) {
-  KVASIR_RETURN_IF_ERROR(options.Validate());
+Result<Target> BenchTarget(const BenchOptions& options, std::ostream& log) {
   Target target;
-  target.url = ParseHttpUrl(options.url).value();
+  KVASIR_ASSIGN_OR_RETURN(target.url, ParseHttpUrl(options.url));
   target.model = options.model;
   target.api_key = options.api_key;
   target.text = options.text;
@@ -83,6 +80,12 @@ Result<BenchReport> RunBench(const BenchOptions& options, std::ostream& log, boo
   log << "model " << target.model << " at " << target.url.ToString() << ", seed "
       << options.shape.seed << (options.text ? ", prompts as text" : ", prompts as token ids")
       << "\n";
+  return target;
+}
+
+Result<BenchReport> RunBench(const BenchOptions& options, std::ostream& log, bool log_is_terminal) {
+  KVASIR_RETURN_IF_ERROR(options.Validate());
+  KVASIR_ASSIGN_OR_RETURN(const Target target, BenchTarget(options, log));
   BenchReport report;
   report.model = target.model;
   if (options.warm_up) {
@@ -105,7 +108,11 @@ Result<BenchReport> RunBench(const BenchOptions& options, std::ostream& log, boo
   }
   if (options.loop.concurrency > 0)
     show(RunClosedLoop(options.loop, target, options.shape, progress));
-  if (options.loop.rate > 0) show(RunOpenLoop(options.loop, target, options.shape, progress));
+  if (options.loop.rate > 0) {
+    KVASIR_ASSIGN_OR_RETURN(Summary summary,
+                            RunOpenLoop(options.loop, target, options.shape, progress));
+    show(std::move(summary));
+  }
   return report;
 }
 

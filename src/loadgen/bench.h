@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "loadgen/completion.h"
 #include "loadgen/workload.h"
 
 namespace kvasir {
@@ -31,6 +32,10 @@ struct BenchReport {
   std::vector<Summary> summaries;
   int64_t succeeded() const;
 };
+
+// Whom the options mean; asks the server for its first model if none is named, and prints what was
+// found. Fails if it does not answer.
+Result<Target> BenchTarget(const BenchOptions& options, std::ostream& log);
 
 // Prints progress and the table to `log` as it goes. Fails only if no request can be sent at all
 // (bad URL, no server); failures of requests stand in the report.

@@ -248,9 +248,9 @@ TEST(RunBench, ClosedLoopKeepsTheNumberOfUsers) {
   options.warm_up = false;
   options.loop.concurrency = 3;
   options.loop.requests = 40;
-  options.loop.input_tokens = 20;
-  options.loop.shared_tokens = 20;
-  options.loop.output_tokens = 2;
+  options.loop.traffic.input = {20, 20};
+  options.loop.traffic.shared_tokens = 20;
+  options.loop.traffic.output = {2, 2};
   std::ostringstream log;
   const Result<BenchReport> report = RunBench(options, log, false);
   ASSERT_TRUE(report.ok());
@@ -271,16 +271,18 @@ TEST(RunBench, OpenLoopBoundsWhatIsInFlight) {
   loop.rate = 200;
   loop.duration_s = 0.3;
   loop.in_flight_max = 2;
-  loop.input_tokens = 4;
-  loop.output_tokens = 1;
+  loop.traffic.input = {4, 4};
+  loop.traffic.output = {1, 1};
   const size_t arrivals = PoissonArrivals(loop.rate, loop.duration_s, 1).size();
   ASSERT_GT(arrivals, 4U);
   std::thread releaser([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     release = true;
   });
-  const Summary summary = RunOpenLoop(loop, target, LoadShape(), {});
+  const Result<Summary> ran = RunOpenLoop(loop, target, LoadShape(), {});
   releaser.join();
+  ASSERT_TRUE(ran.ok()) << ran.status().message();
+  const Summary& summary = *ran;
   EXPECT_EQ(summary.ok + summary.not_sent, static_cast<int64_t>(arrivals));
   EXPECT_LE(server.open_max(), 2);
 }
@@ -333,7 +335,7 @@ TEST(BenchOptions, NamesFlagAndLimit) {
   EXPECT_NE(message([](BenchOptions* o) { o->loop.rate = -1; }).find("--rate"), std::string::npos);
   EXPECT_NE(message([](BenchOptions* o) { o->loop.rate = 1; }).find("--duration"),
             std::string::npos);
-  EXPECT_NE(message([](BenchOptions* o) { o->loop.shared_tokens = 300; }).find("--shared-len"),
+  EXPECT_NE(message([](BenchOptions* o) { o->loop.traffic.shared_tokens = 300; }).find("--shared-len"),
             std::string::npos);
   EXPECT_NE(message([](BenchOptions* o) { o->loop.concurrency = 5000; }).find("--concurrency"),
             std::string::npos);

@@ -1,9 +1,9 @@
 #include "loadgen/completion.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "loadgen/http_response.h"
 
 namespace kvasir {
 namespace {
@@ -44,6 +44,7 @@ std::string ErrorMessage(const std::string& body) {
 std::string ErrorKind(const Status& status) {
   if (status.code() == StatusCode::kUnavailable) return "connect";
   if (status.code() == StatusCode::kDeadlineExceeded) return "timeout";
+  if (status.code() == StatusCode::kCancelled) return "cut";
   return "broken stream";
 }
 
@@ -63,6 +64,42 @@ bool CarriesOutput(const Json& choice) {
   return finish == choice.end() || finish->is_null();
 }
 
+// Most events of a stream only carry text. They are told apart without parsing, since the generator
+// shares its cores with the server. The patterns cannot stand inside a JSON string, where a quote is
+// escaped.
+bool OnlyCarriesText(std::string_view data) {
+  constexpr std::string_view kText = "\"text\":\"";
+  if (!data.starts_with('{') || !data.ends_with('}')) return false;
+  const size_t at = data.find(kText);
+  if (at == std::string_view::npos || data[at + kText.size()] == '"') return false;
+  return data.find("\"usage\":{") == std::string_view::npos &&
+         data.find("\"usage\": {") == std::string_view::npos &&
+         data.find("\"error\"") == std::string_view::npos;
+}
+
+void ReadUsage(const Json& usage, Outcome* outcome) {
+  outcome->prompt_tokens = IntegerOr(usage, "prompt_tokens", outcome->prompt_tokens);
+  outcome->output_tokens = IntegerOr(usage, "completion_tokens", outcome->output_tokens);
+  const auto details = usage.find("prompt_tokens_details");
+  if (details != usage.end() && details->is_object()) {
+    outcome->cached_tokens = IntegerOr(*details, "cached_tokens", 0);
+  }
+  const auto ours = usage.find("kvasir");
+  if (ours == usage.end() || !ours->is_object()) return;
+  const auto queue = ours->find("queue_ms");
+  if (queue != ours->end() && queue->is_number()) outcome->queue_ms = queue->get<double>();
+}
+
+void KeepAnswer(const Json& choice, Outcome* outcome) {
+  const auto text = choice.find("text");
+  if (text != choice.end() && text->is_string()) outcome->answer_text += text->get<std::string>();
+  const auto ids = choice.find("token_ids");
+  if (ids == choice.end() || !ids->is_array()) return;
+  for (const Json& id : *ids) {
+    if (id.is_number_integer()) outcome->answer.push_back(id.get<int32_t>());
+  }
+}
+
 }  // namespace
 
 const std::vector<std::string>& BenchWords() {
@@ -75,6 +112,15 @@ const std::vector<std::string>& BenchWords() {
   return words;
 }
 
+std::string CompletionText(const CompletionJob& job) {
+  std::string text = job.history;
+  for (const int32_t unit : job.prompt) {
+    if (!text.empty()) text.push_back(' ');
+    text += BenchWords()[static_cast<size_t>(unit) % BenchWords().size()];
+  }
+  return text;
+}
+
 std::string CompletionBody(const Target& target, const CompletionJob& job) {
   Json body = {{"model", target.model},
                {"max_tokens", job.output_tokens},
@@ -83,13 +129,9 @@ std::string CompletionBody(const Target& target, const CompletionJob& job) {
                {"ignore_eos", true},
                {"cache_prompt", true},
                {"stream_options", {{"include_usage", true}}}};
+  if (job.keep_answer && !target.text) body["return_token_ids"] = true;
   if (target.text) {
-    std::string text;
-    for (const int32_t unit : job.prompt) {
-      if (!text.empty()) text.push_back(' ');
-      text += BenchWords()[static_cast<size_t>(unit) % BenchWords().size()];
-    }
-    body["prompt"] = text;
+    body["prompt"] = CompletionText(job);
   } else {
     body["prompt"] = job.prompt;
   }
@@ -100,6 +142,10 @@ bool CompletionReader::OnEvent(std::string_view data, int64_t now_ns) {
   if (data == "[DONE]") {
     done_ = true;
     return false;
+  }
+  if (!keep_answer_ && OnlyCarriesText(data)) {
+    outcome_->token_ns.push_back(now_ns);
+    return true;
   }
   const Json event = Json::parse(data, nullptr, false);
   if (!event.is_object()) {
@@ -115,18 +161,12 @@ bool CompletionReader::OnEvent(std::string_view data, int64_t now_ns) {
   const auto usage = event.find("usage");
   if (usage != event.end() && usage->is_object()) {
     has_usage_ = true;
-    outcome_->prompt_tokens = IntegerOr(*usage, "prompt_tokens", outcome_->prompt_tokens);
-    outcome_->output_tokens = IntegerOr(*usage, "completion_tokens", outcome_->output_tokens);
-    const auto details = usage->find("prompt_tokens_details");
-    if (details != usage->end() && details->is_object()) {
-      outcome_->cached_tokens = IntegerOr(*details, "cached_tokens", 0);
-    }
+    ReadUsage(*usage, outcome_);
   }
   const auto choices = event.find("choices");
-  if (choices != event.end() && choices->is_array() && !choices->empty() &&
-      CarriesOutput(choices->front())) {
-    outcome_->token_ns.push_back(now_ns);
-  }
+  if (choices == event.end() || !choices->is_array() || choices->empty()) return true;
+  if (CarriesOutput(choices->front())) outcome_->token_ns.push_back(now_ns);
+  if (keep_answer_ && choices->front().is_object()) KeepAnswer(choices->front(), outcome_);
   return true;
 }
 
@@ -143,50 +183,63 @@ void CompletionReader::Finish() {
   }
 }
 
-Outcome RunCompletion(const Target& target, const CompletionJob& job) {
-  Outcome outcome;
-  outcome.prompt_tokens = static_cast<int64_t>(job.prompt.size());
+bool CompletionReceiver::OnBody(int status, std::string_view bytes, int64_t now_ns) {
+  constexpr size_t kErrorBytesMax = 65536;
+  if (status != 200) {
+    error_body_ += bytes.substr(0, kErrorBytesMax - std::min(error_body_.size(), kErrorBytesMax));
+    return true;
+  }
+  std::vector<std::string> events;
+  if (const Status pushed = sse_.Push(bytes, &events); !pushed.ok()) {
+    outcome_->error = "broken stream";
+    outcome_->detail = pushed.message();
+    return false;
+  }
+  for (const std::string& event : events) {
+    if (!reader_.OnEvent(event, now_ns)) return false;
+  }
+  return true;
+}
+
+void CompletionReceiver::Finish(int status, const Status& end, int64_t now_ns) {
+  outcome_->end_ns = now_ns;
+  outcome_->http_status = status;
+  if (status != 0 && status != 200) {
+    outcome_->error = "http " + std::to_string(status);
+    outcome_->detail = ErrorMessage(error_body_);
+  } else if (!end.ok()) {
+    outcome_->error = ErrorKind(end);
+    outcome_->detail = end.message();
+  } else {
+    reader_.Finish();
+  }
+}
+
+HttpRequest CompletionRequest(const Target& target, const CompletionJob& job) {
   HttpRequest request;
   request.method = "POST";
   request.path = "/v1/completions";
   request.body = CompletionBody(target, job);
   request.api_key = target.api_key;
   request.timeout_s = target.timeout_s;
+  return request;
+}
 
-  CompletionReader reader(&outcome);
-  SseParser sse;
-  std::string error_body;
+Outcome RunCompletion(const Target& target, const CompletionJob& job) {
+  Outcome outcome;
+  outcome.prompt_tokens = static_cast<int64_t>(job.prompt.size());
+  outcome.hot = job.hot;
+  CompletionReceiver receiver(&outcome, job.keep_answer);
+  const HttpRequest request = CompletionRequest(target, job);
   int http_status = 0;
   const auto on_body = [&](int status, std::string_view bytes, int64_t now_ns) {
     http_status = status;
-    if (status != 200) {
-      error_body += bytes.substr(0, 65536 - std::min<size_t>(error_body.size(), 65536));
-      return true;
-    }
-    std::vector<std::string> events;
-    if (const Status pushed = sse.Push(bytes, &events); !pushed.ok()) {
-      outcome.error = "broken stream";
-      outcome.detail = pushed.message();
-      return false;
-    }
-    for (const std::string& event : events) {
-      if (!reader.OnEvent(event, now_ns)) return false;
-    }
-    return true;
+    return receiver.OnBody(status, bytes, now_ns);
   };
   outcome.start_ns = SteadyNowNs();
   const Result<HttpReply> reply = HttpExchange(target.url, request, on_body);
-  outcome.end_ns = SteadyNowNs();
   if (reply.ok()) http_status = reply->status;
-  if (http_status != 0 && http_status != 200) {
-    outcome.error = "http " + std::to_string(http_status);
-    outcome.detail = ErrorMessage(error_body);
-  } else if (!reply.ok()) {
-    outcome.error = ErrorKind(reply.status());
-    outcome.detail = reply.status().message();
-  } else {
-    reader.Finish();
-  }
+  receiver.Finish(http_status, reply.ok() ? Status::Ok() : reply.status(), SteadyNowNs());
   return outcome;
 }
 

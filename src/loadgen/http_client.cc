@@ -105,20 +105,6 @@ Status SendAll(int fd, std::string_view bytes, int64_t deadline_ns) {
   return Status::Ok();
 }
 
-std::string RequestText(const HttpUrl& url, const HttpRequest& request) {
-  const bool v6 = url.host.find(':') != std::string::npos;
-  std::string text = request.method + " " + url.path + request.path + " HTTP/1.1\r\nHost: ";
-  text += (v6 ? "[" + url.host + "]" : url.host) + ":" + url.port;
-  text += "\r\nAccept: */*\r\nConnection: close\r\nUser-Agent: kvasir-bench\r\n";
-  if (!request.api_key.empty()) text += "Authorization: Bearer " + request.api_key + "\r\n";
-  if (!request.body.empty()) {
-    text +=
-        "Content-Type: application/json\r\nContent-Length: " + std::to_string(request.body.size()) +
-        "\r\n";
-  }
-  return text + "\r\n" + request.body;
-}
-
 // Reads until the response is whole or on_body had enough.
 Status Receive(int fd, int64_t deadline_ns, const OnBody& on_body, HttpReply* reply) {
   HttpResponseParser parser;
@@ -152,6 +138,20 @@ Status Receive(int fd, int64_t deadline_ns, const OnBody& on_body, HttpReply* re
 }
 
 }  // namespace
+
+std::string HttpRequestText(const HttpUrl& url, const HttpRequest& request) {
+  const bool v6 = url.host.find(':') != std::string::npos;
+  std::string text = request.method + " " + url.path + request.path + " HTTP/1.1\r\nHost: ";
+  text += (v6 ? "[" + url.host + "]" : url.host) + ":" + url.port;
+  text += "\r\nAccept: */*\r\nConnection: close\r\nUser-Agent: kvasir-bench\r\n";
+  if (!request.api_key.empty()) text += "Authorization: Bearer " + request.api_key + "\r\n";
+  if (!request.body.empty()) {
+    text +=
+        "Content-Type: application/json\r\nContent-Length: " + std::to_string(request.body.size()) +
+        "\r\n";
+  }
+  return text + "\r\n" + request.body;
+}
 
 int64_t SteadyNowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -215,7 +215,7 @@ Result<HttpReply> HttpExchange(const HttpUrl& url, const HttpRequest& request,
                                const OnBody& on_body) {
   const int64_t deadline_ns = SteadyNowNs() + static_cast<int64_t>(request.timeout_s * 1e9);
   KVASIR_ASSIGN_OR_RETURN(const Socket connection, Connect(url, deadline_ns));
-  KVASIR_RETURN_IF_ERROR(SendAll(connection.fd(), RequestText(url, request), deadline_ns));
+  KVASIR_RETURN_IF_ERROR(SendAll(connection.fd(), HttpRequestText(url, request), deadline_ns));
   HttpReply reply;
   KVASIR_RETURN_IF_ERROR(Receive(connection.fd(), deadline_ns, on_body, &reply));
   return reply;

@@ -45,6 +45,9 @@ using OnBody = std::function<bool(int status, std::string_view bytes, int64_t no
 Result<HttpReply> HttpExchange(const HttpUrl& url, const HttpRequest& request,
                                const OnBody& on_body = {});
 
+// The bytes that HttpExchange sends.
+std::string HttpRequestText(const HttpUrl& url, const HttpRequest& request);
+
 int64_t SteadyNowNs();
 
 }  // namespace kvasir

@@ -58,6 +58,13 @@ nlohmann::ordered_json SummaryJson(const Summary& s) {
   out["prompt_tokens"] = s.prompt_tokens;
   out["output_tokens"] = s.output_tokens;
   out["cached"] = s.cached_tokens;
+  if (s.hot_ok > 0) {
+    out["hot"] = {{"ok", s.hot_ok},
+                  {"ttft_p50", Rounded(s.hot_ttft_p50)},
+                  {"ttft_p99", Rounded(s.hot_ttft_p99)},
+                  {"prompt_tokens", s.hot_prompt_tokens},
+                  {"cached", s.hot_cached_tokens}};
+  }
   return out;
 }
 
@@ -77,7 +84,7 @@ Summary Summarize(std::string name, const std::vector<Outcome>& outcomes, double
   s.name = std::move(name);
   s.requests = static_cast<int64_t>(outcomes.size());
   s.wall = wall_s;
-  std::vector<double> ttft, gaps, total, rates;
+  std::vector<double> ttft, hot_ttft, gaps, total, rates;
   for (const Outcome& o : outcomes) {
     if (!o.ok()) {
       ++s.errors[o.error];
@@ -89,6 +96,12 @@ Summary Summarize(std::string name, const std::vector<Outcome>& outcomes, double
     s.output_tokens += o.output_tokens;
     s.cached_tokens += o.cached_tokens;
     ttft.push_back(Seconds(o.token_ns.front() - o.start_ns));
+    if (o.hot) {
+      ++s.hot_ok;
+      s.hot_prompt_tokens += o.prompt_tokens;
+      s.hot_cached_tokens += o.cached_tokens;
+      hot_ttft.push_back(ttft.back());
+    }
     total.push_back(Seconds(o.end_ns - o.start_ns));
     for (size_t i = 1; i < o.token_ns.size(); ++i) {
       gaps.push_back(Seconds(o.token_ns[i] - o.token_ns[i - 1]));
@@ -102,6 +115,8 @@ Summary Summarize(std::string name, const std::vector<Outcome>& outcomes, double
   s.ttft_p95 = Percentile(ttft, 0.95);
   s.ttft_p99 = Percentile(ttft, 0.99);
   s.ttft_max = Percentile(ttft, 1.0);
+  s.hot_ttft_p50 = Percentile(hot_ttft, 0.50);
+  s.hot_ttft_p99 = Percentile(hot_ttft, 0.99);
   s.itl_p50 = Percentile(gaps, 0.50);
   s.itl_p99 = Percentile(gaps, 0.99);
   s.e2e_p50 = Percentile(total, 0.50);

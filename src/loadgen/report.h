@@ -31,6 +31,9 @@ struct Summary {
   double out_tps = 0;     // all output tokens over wall
   double prompt_tps = 0;  // all prompt tokens over wall
   int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  // Of the answered requests with the common prefix (--hot-share).
+  int64_t hot_ok = 0, hot_prompt_tokens = 0, hot_cached_tokens = 0;
+  double hot_ttft_p50 = 0, hot_ttft_p99 = 0;
 };
 
 Summary Summarize(std::string name, const std::vector<Outcome>& outcomes, double wall_s);

@@ -2,46 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <mutex>
 #include <thread>
 
-#include "base/hash.h"
+#include "loadgen/load_driver.h"
 #include "loadgen/task_pool.h"
 
 namespace kvasir {
 namespace {
-
-constexpr int32_t kFirstToken = 300;  // below it, vocabularies keep bytes and control tokens
-
-class PromptSource {
- public:
-  PromptSource(const Target& target, const LoadShape& shape, uint64_t stream)
-      : text_(target.text), vocab_(shape.vocab), rng_(CounterRandom(shape.seed, stream, 0)) {}
-
-  PromptUnits Draw(size_t count) {
-    PromptUnits units(count);
-    for (int32_t& unit : units) {
-      unit = text_ ? static_cast<int32_t>(rng_.Below(BenchWords().size()))
-                   : kFirstToken + static_cast<int32_t>(
-                                       rng_.Below(static_cast<uint64_t>(vocab_ - kFirstToken)));
-    }
-    return units;
-  }
-  uint64_t Below(uint64_t n) { return rng_.Below(n); }
-
- private:
-  bool text_;
-  int32_t vocab_;
-  Rng rng_;
-};
-
-PromptUnits Joined(const PromptUnits& first, const PromptUnits& second) {
-  PromptUnits all = first;
-  all.insert(all.end(), second.begin(), second.end());
-  return all;
-}
 
 // Collects outcomes from many threads and reports progress.
 class Collector {
@@ -142,11 +111,18 @@ Summary RunInterference(PromptSource* source, const Target& target, const BenchP
   return collector.Finish();
 }
 
-CompletionJob LoopJob(const LoopOptions& options, const Target& target, const LoadShape& shape,
-                      const PromptUnits& prefix, uint64_t index) {
-  PromptSource source(target, shape, 1'000'000 + index);
-  const size_t own = static_cast<size_t>(options.input_tokens) - prefix.size();
-  return {Joined(prefix, source.Draw(own)), options.output_tokens};
+// One user's requests, one after the other; a failed one ends the session.
+void RunSession(const Traffic& traffic, const Target& target, int64_t index,
+                Collector* collector) {
+  CompletionJob job = traffic.First(index);
+  for (int32_t turn = 1;; ++turn) {
+    Outcome outcome = RunCompletion(target, job);
+    const bool more = outcome.ok() && turn < traffic.options().turns;
+    if (more) job = traffic.Next(index, turn, job, outcome);
+    collector->Add(std::move(outcome));
+    if (!more) return;
+    std::this_thread::sleep_for(std::chrono::duration<double>(traffic.options().think_s));
+  }
 }
 
 }  // namespace
@@ -175,17 +151,15 @@ std::vector<Summary> RunWorkload(const std::string& name, const Target& target,
 
 Summary RunClosedLoop(const LoopOptions& options, const Target& target, const LoadShape& shape,
                       const BenchProgress& progress) {
-  PromptSource source(target, shape, 7);
-  const PromptUnits prefix = source.Draw(static_cast<size_t>(options.shared_tokens));
+  const Traffic traffic(options.traffic, target, shape);
+  const int64_t turns = options.traffic.turns;
+  const int64_t sessions = (options.requests + turns - 1) / turns;
   Collector collector("closed loop, " + std::to_string(options.concurrency) + " users",
-                      options.requests, progress);
+                      sessions * turns, progress);
   {
     TaskPool pool(static_cast<size_t>(options.concurrency));
-    for (int64_t i = 0; i < options.requests; ++i) {
-      pool.Start([&, i] {
-        const auto job = LoopJob(options, target, shape, prefix, static_cast<uint64_t>(i));
-        collector.Add(RunCompletion(target, job));
-      });
+    for (int64_t i = 0; i < sessions; ++i) {
+      pool.Start([&, i] { RunSession(traffic, target, i, &collector); });
     }
   }
   return collector.Finish();
@@ -193,36 +167,33 @@ Summary RunClosedLoop(const LoopOptions& options, const Target& target, const Lo
 
 std::vector<double> PoissonArrivals(double rate, double duration_s, uint64_t seed) {
   std::vector<double> arrivals;
-  Rng rng(CounterRandom(seed, 8, 0));
-  for (double at = 0;;) {
-    at += -std::log1p(-rng.Uniform()) / rate;
-    if (at >= duration_s) return arrivals;
-    arrivals.push_back(at);
-  }
+  PoissonProcess process(rate, seed);
+  for (double at = process.Next(); at < duration_s; at = process.Next()) arrivals.push_back(at);
+  return arrivals;
 }
 
-Summary RunOpenLoop(const LoopOptions& options, const Target& target, const LoadShape& shape,
-                    const BenchProgress& progress) {
-  const std::vector<double> arrivals =
-      PoissonArrivals(options.rate, options.duration_s, shape.seed);
-  PromptSource source(target, shape, 7);
-  const PromptUnits prefix = source.Draw(static_cast<size_t>(options.shared_tokens));
+Result<Summary> RunOpenLoop(const LoopOptions& options, const Target& target,
+                            const LoadShape& shape, const BenchProgress& progress) {
+  KVASIR_ASSIGN_OR_RETURN(const std::unique_ptr<LoadClient> client,
+                          LoadClient::Create(target, options.in_flight_max));
+  const Traffic traffic(options.traffic, target, shape);
   char name[64];
   std::snprintf(name, sizeof(name), "open loop, %g/s for %g s", options.rate, options.duration_s);
-  Collector collector(name, static_cast<int64_t>(arrivals.size()), progress);
+  Collector collector(name, 0, progress);
   int64_t not_sent = 0;
-  {
-    TaskPool pool(static_cast<size_t>(options.in_flight_max));
-    const auto start = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < arrivals.size(); ++i) {
-      // Made before it is due, so that drawing a prompt does not delay it.
-      auto job = std::make_shared<CompletionJob>(LoopJob(options, target, shape, prefix, i));
-      std::this_thread::sleep_until(start + std::chrono::duration<double>(arrivals[i]));
-      const bool started =
-          pool.TryStart([&collector, &target, job] { collector.Add(RunCompletion(target, *job)); });
-      if (!started) ++not_sent;
+  LoadDriver driver(client.get(), &traffic, [&](const Outcome& outcome) {
+    if (outcome.error == "not sent") {
+      ++not_sent;
+    } else {
+      collector.Add(outcome);
     }
-  }
+  });
+  DriveOptions drive;
+  drive.rate = options.rate;
+  drive.duration_s = options.duration_s;
+  drive.drain_s = target.timeout_s + 1;
+  drive.seed = shape.seed;
+  driver.Run(drive);
   Summary summary = collector.Finish();
   summary.not_sent = not_sent;
   return summary;

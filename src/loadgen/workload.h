@@ -9,13 +9,9 @@
 
 #include "loadgen/completion.h"
 #include "loadgen/report.h"
+#include "loadgen/traffic.h"
 
 namespace kvasir {
-
-struct LoadShape {
-  uint64_t seed = 1;
-  int32_t vocab = 49000;  // token ids are drawn from [300, vocab)
-};
 
 // Called after each finished request: how many are done, of how many (0: not known), how many
 // failed.
@@ -33,12 +29,10 @@ std::vector<Summary> RunWorkload(const std::string& name, const Target& target,
                                  const LoadShape& shape, const BenchProgress& progress);
 
 struct LoopOptions {
-  int32_t input_tokens = 256;
-  int32_t output_tokens = 64;
-  int32_t shared_tokens = 0;  // of input_tokens: the first ones, the same for all requests
+  TrafficOptions traffic;
   // Closed loop: `concurrency` users, each sends its next request when the last is answered.
   int32_t concurrency = 0;
-  int64_t requests = 0;
+  int64_t requests = 0;  // in all; whole sessions
   // Open loop: arrivals at `rate` a second on average (Poisson) for duration_s, whatever the server
   // does.
   double rate = 0;
@@ -48,8 +42,9 @@ struct LoopOptions {
 
 Summary RunClosedLoop(const LoopOptions& options, const Target& target, const LoadShape& shape,
                       const BenchProgress& progress);
-Summary RunOpenLoop(const LoopOptions& options, const Target& target, const LoadShape& shape,
-                    const BenchProgress& progress);
+// Fails if the name cannot be resolved. Returns when everything sent is answered or timed out.
+Result<Summary> RunOpenLoop(const LoopOptions& options, const Target& target,
+                            const LoadShape& shape, const BenchProgress& progress);
 
 // Seconds from the start, ascending, all below duration_s. Exponential gaps drawn from the seed.
 std::vector<double> PoissonArrivals(double rate, double duration_s, uint64_t seed);
