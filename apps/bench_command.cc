@@ -87,8 +87,8 @@ int Plot(const BenchFlags& flags) {
     }
     Result<SweepReport> report = ParseSweepJson(text);
     if (!report.ok()) {
-      return FailRun(InvalidArgument("--plot: " + flags.plot[i] + ": " + report.status().message(),
-                                     "plot"));
+      return FailRun(
+          InvalidArgument("--plot: " + flags.plot[i] + ": " + report.status().message(), "plot"));
     }
     if (!flags.label.empty()) report->label = flags.label[i];
     reports.push_back(std::move(report).value());

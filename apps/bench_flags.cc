@@ -109,7 +109,8 @@ void AddSweepFlags(CLI::App* app, BenchFlags* flags) {
                   "sweep: mean milliseconds between a request's tokens for goodput")
       ->capture_default_str();
   app->add_option("--svg", flags->svg_path, "sweep, plot: the curves as a picture");
-  app->add_option("--plot", flags->plot, "draw these reports of sweeps into --svg; no server needed");
+  app->add_option("--plot", flags->plot,
+                  "draw these reports of sweeps into --svg; no server needed");
   app->add_option("--label", flags->label,
                   "name of the run in reports and pictures; with --plot, one for each report")
       ->expected(1)

@@ -3,144 +3,22 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <functional>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "loadgen/fake_server_test.h"
 #include "loadgen/task_pool.h"
 
 namespace kvasir {
 namespace {
-
-// A small HTTP server on a free port of 127.0.0.1 that answers as scripted.
-class FakeServer {
- public:
-  // What is written back for a request, byte for byte, before the connection is closed.
-  using Answer = std::function<std::string(const std::string& head, const std::string& body)>;
-  explicit FakeServer(Answer answer);
-  ~FakeServer();
-  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
-  int connections() const { return connections_; }
-  int open_max() const { return open_max_; }  // most at once
-
- private:
-  void Accept();
-  void Serve(int fd);
-
-  Answer answer_;
-  int listener_ = -1;
-  int port_ = 0;
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> connections_{0}, open_{0}, open_max_{0};
-  std::mutex mutex_;
-  std::vector<std::thread> threads_;
-  std::thread accepter_;
-};
-
-FakeServer::FakeServer(Answer answer) : answer_(std::move(answer)) {
-  listener_ = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  KVASIR_CHECK(bind(listener_, reinterpret_cast<sockaddr*>(&address), length) == 0);
-  KVASIR_CHECK(listen(listener_, 128) == 0);
-  getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-  port_ = ntohs(address.sin_port);
-  accepter_ = std::thread([this] { Accept(); });
-}
-
-FakeServer::~FakeServer() {
-  stopping_ = true;
-  accepter_.join();
-  for (std::thread& thread : threads_) thread.join();
-  close(listener_);
-}
-
-void FakeServer::Accept() {
-  while (!stopping_) {
-    pollfd poller{listener_, POLLIN, 0};
-    if (poll(&poller, 1, 10) <= 0) continue;
-    const int fd = accept(listener_, nullptr, nullptr);
-    if (fd < 0) continue;
-    ++connections_;
-    threads_.emplace_back([this, fd] { Serve(fd); });
-  }
-}
-
-void FakeServer::Serve(int fd) {
-  const int now_open = ++open_;
-  for (int seen = open_max_; seen < now_open && !open_max_.compare_exchange_weak(seen, now_open);) {
-  }
-  std::string text;
-  std::array<char, 4096> buffer{};
-  size_t body_at = 0, body_size = 0;
-  for (;;) {
-    const ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
-    if (got <= 0) break;
-    text.append(buffer.data(), static_cast<size_t>(got));
-    const size_t end = text.find("\r\n\r\n");
-    if (end == std::string::npos) continue;
-    body_at = end + 4;
-    const size_t length = text.find("Content-Length: ");
-    body_size = length < end ? std::stoul(text.substr(length + 16)) : 0;
-    if (text.size() >= body_at + body_size) break;
-  }
-  const std::string reply = answer_(text.substr(0, body_at), text.substr(body_at));
-  send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
-  --open_;
-  close(fd);
-}
-
-using Json = nlohmann::json;
-
-std::string Plain(int status, const std::string& body) {
-  return "HTTP/1.1 " + std::to_string(status) +
-         " x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-std::string Chunked(const std::vector<std::string>& events, bool whole = true) {
-  std::string out =
-      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n";
-  for (const std::string& event : events) {
-    const std::string data = "data: " + event + "\n\n";
-    char size[32];
-    std::snprintf(size, sizeof(size), "%zx\r\n", data.size());
-    out += size + data + "\r\n";
-  }
-  return whole ? out + "0\r\n\r\n" : out;
-}
-
-// Streams as many tokens as asked for; half of the prompt counts as cached.
-std::string GoodAnswer(const std::string& head, const std::string& body) {
-  if (head.starts_with("GET /v1/models")) return Plain(200, R"({"data":[{"id":"fake"}]})");
-  const Json json = Json::parse(body);
-  const int tokens = json["max_tokens"];
-  const size_t prompt = json["prompt"].is_array() ? json["prompt"].size() : 7;
-  std::vector<std::string> events;
-  for (int i = 0; i < tokens; ++i)
-    events.push_back(R"({"choices":[{"text":"a","finish_reason":null}]})");
-  events.push_back(R"({"choices":[{"text":"","finish_reason":"length"}]})");
-  events.push_back(Json{{"choices", Json::array()},
-                        {"usage",
-                         {{"prompt_tokens", prompt},
-                          {"completion_tokens", tokens},
-                          {"prompt_tokens_details", {{"cached_tokens", prompt / 2}}}}}}
-                       .dump());
-  events.push_back("[DONE]");
-  return Chunked(events);
-}
 
 Outcome RunAgainst(const FakeServer::Answer& answer) {
   FakeServer server(answer);
@@ -335,8 +213,9 @@ TEST(BenchOptions, NamesFlagAndLimit) {
   EXPECT_NE(message([](BenchOptions* o) { o->loop.rate = -1; }).find("--rate"), std::string::npos);
   EXPECT_NE(message([](BenchOptions* o) { o->loop.rate = 1; }).find("--duration"),
             std::string::npos);
-  EXPECT_NE(message([](BenchOptions* o) { o->loop.traffic.shared_tokens = 300; }).find("--shared-len"),
-            std::string::npos);
+  EXPECT_NE(
+      message([](BenchOptions* o) { o->loop.traffic.shared_tokens = 300; }).find("--shared-len"),
+      std::string::npos);
   EXPECT_NE(message([](BenchOptions* o) { o->loop.concurrency = 5000; }).find("--concurrency"),
             std::string::npos);
 }

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-
 namespace kvasir {
 namespace {
 
@@ -65,8 +64,8 @@ bool CarriesOutput(const Json& choice) {
 }
 
 // Most events of a stream only carry text. They are told apart without parsing, since the generator
-// shares its cores with the server. The patterns cannot stand inside a JSON string, where a quote is
-// escaped.
+// shares its cores with the server. The patterns cannot stand inside a JSON string, where a quote
+// is escaped.
 bool OnlyCarriesText(std::string_view data) {
   constexpr std::string_view kText = "\"text\":\"";
   if (!data.starts_with('{') || !data.ends_with('}')) return false;

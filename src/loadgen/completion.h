@@ -37,7 +37,7 @@ struct Outcome {
   // "" if all went well, else what to count it under: "http 429", "connect", "timeout", "broken
   // stream"; "cut" if we closed it ourselves.
   std::string error;
-  std::string detail;  // the server's or the system's own words, one line
+  std::string detail;        // the server's or the system's own words, one line
   int http_status = 0;       // 0: no answer was seen
   bool retry_after = false;  // the answer had a Retry-After
   bool hot = false;          // as the job

@@ -81,6 +81,9 @@ void LevelTally::Add(const Outcome& outcome) {
   if (outcome.http_status == 429 || outcome.http_status == 503) {
     ++(outcome.http_status == 429 ? counts_.refused_429 : counts_.refused_503);
     if (!outcome.retry_after) ++counts_.refused_no_retry;
+    if (counts_.first_refusal.empty()) {
+      counts_.first_refusal = outcome.error + ": " + outcome.detail;
+    }
     return;
   }
   if (!outcome.ok() && outcome.error != "cut") {

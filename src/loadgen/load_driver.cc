@@ -89,8 +89,7 @@ void LoadDriver::OnFinished(const LoadClient::Finished& finished, int64_t now_ns
   const bool ok = finished.outcome.ok();
   if (ok && session.turn + 1 < traffic_->options().turns) {
     ++session.turn;
-    session.job =
-        traffic_->Next(session.index, session.turn, session.job, finished.outcome);
+    session.job = traffic_->Next(session.index, session.turn, session.job, finished.outcome);
     Plan(now_ns + Nanoseconds(traffic_->options().think_s), std::move(session));
   } else if (!session.arrived) {
     PlanFirst(now_ns + (ok ? 0 : kBackOffNs), false);

@@ -13,7 +13,8 @@
 
 namespace kvasir {
 
-// Arrival times of a Poisson process from a seed, one at a time: memory does not grow with the rate.
+// Arrival times of a Poisson process from a seed, one at a time: memory does not grow with the
+// rate.
 class PoissonProcess {
  public:
   PoissonProcess(double rate, uint64_t seed);
@@ -26,8 +27,8 @@ class PoissonProcess {
 };
 
 struct DriveOptions {
-  // Open loop: arrivals a second. With sessions of several turns, requests a second: sessions arrive
-  // at rate / turns, and their later turns follow the answers.
+  // Open loop: arrivals a second. With sessions of several turns, requests a second: sessions
+  // arrive at rate / turns, and their later turns follow the answers.
   double rate = 0;
   int32_t users = 0;        // closed loop, if rate is 0: requests open at once
   double duration_s = 0;    // of sending
@@ -37,10 +38,10 @@ struct DriveOptions {
 };
 
 struct DriveResult {
-  int64_t start_ns = 0;      // steady clock; the first arrival comes after it
-  int64_t end_ns = 0;        // of sending
-  double client_cpu_s = 0;   // CPU time of this thread from start_ns to end_ns
-  int64_t open_max = 0;      // sockets
+  int64_t start_ns = 0;     // steady clock; the first arrival comes after it
+  int64_t end_ns = 0;       // of sending
+  double client_cpu_s = 0;  // CPU time of this thread from start_ns to end_ns
+  int64_t open_max = 0;     // sockets
 };
 
 class LoadDriver {

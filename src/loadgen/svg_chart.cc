@@ -47,7 +47,7 @@ std::string Number(double value) {
   char text[48];
   if (value >= 1e6) {
     std::snprintf(text, sizeof(text), "%gM", value / 1e6);
-  } else if (value >= 1e4) {
+  } else if (value >= 1e3) {
     std::snprintf(text, sizeof(text), "%gk", value / 1e3);
   } else {
     std::snprintf(text, sizeof(text), "%g", value);
@@ -168,15 +168,16 @@ class Painter {
       x.first = xs_.front();
       x.last = xs_.back() > xs_.front() ? xs_.back() : xs_.front() * 10;
     }
-    out_ += "<g>\n" + TextAt(left + kPlotLeft, top + 18, "start", 13, panel.title + ", " + panel.unit,
-                             " font-weight=\"bold\"");
+    out_ += "<g>\n" + TextAt(left + kPlotLeft, top + 18, "start", 13,
+                             panel.title + ", " + panel.unit, " font-weight=\"bold\"");
     YAxis(ticks, y, left);
     XAxis(x, left, top);
     if (panel.reference > 0) {
       const double at = y.At(panel.reference);
       out_ += LineFromTo(left + kPlotLeft, at, left + kPanelWidth - kPlotRight, at,
                          "stroke=\"#737d87\" stroke-width=\"1.2\" stroke-dasharray=\"1.5 3\"");
-      out_ += TextAt(left + kPlotLeft + 4, at - 4, "start", 10, panel.reference_name);
+      const double text_at = at < top + kPlotTop + 14 ? at + 12 : at - 4;
+      out_ += TextAt(left + kPlotLeft + 4, text_at, "start", 10, panel.reference_name);
     }
     for (const ChartSeries& series : panel.series) Series(series, x, y);
     out_ += "</g>\n";
@@ -197,7 +198,8 @@ class Painter {
     double free_from = 0;
     for (const double value : xs_) {
       const double at = x.At(value);
-      out_ += LineFromTo(at, bottom, at, bottom + 4, (std::string("stroke=\"") + kGrid + "\"").c_str());
+      out_ +=
+          LineFromTo(at, bottom, at, bottom + 4, (std::string("stroke=\"") + kGrid + "\"").c_str());
       if (at < free_from) continue;
       out_ += TextAt(at, bottom + 16, "middle", 11, Number(value));
       free_from = at + 26;

@@ -24,8 +24,8 @@ struct ChartPanel {
   std::string title;
   std::string unit;
   bool log_y = false;
-  double y_most = 0;         // linear: the axis ends here if greater than 0, else above the data
-  double reference = 0;      // a dotted line, if greater than 0
+  double y_most = 0;     // linear: the axis ends here if greater than 0, else above the data
+  double reference = 0;  // a dotted line, if greater than 0
   std::string reference_name;
   std::vector<ChartSeries> series;
 };
@@ -35,7 +35,7 @@ struct Chart {
   std::string x_label;
   std::vector<std::string> legend;  // name of each colour
   std::string legend_note;
-  std::vector<ChartPanel> panels;   // two in a row
+  std::vector<ChartPanel> panels;  // two in a row
 };
 
 constexpr size_t kChartColours = 8;  // a colour index beyond begins again
@@ -45,7 +45,8 @@ std::string RenderSvg(const Chart& chart);
 
 // Round numbers for an axis from 0 to at least `most`, 3 to 6 of them; the last is the axis' end.
 std::vector<double> LinearTicks(double most);
-// Powers of ten, with 2 and 5 times them where the range is short; first and last enclose the range.
+// Powers of ten, with 2 and 5 times them where the range is short; first and last enclose the
+// range.
 std::vector<double> LogTicks(double least, double most);
 
 }  // namespace kvasir

@@ -281,11 +281,12 @@ Result<SweepReport> RunSweep(const SweepOptions& options, const Target& target,
     sweeper.Settle();
   }
   char line[240];
-  std::snprintf(line, sizeof(line),
-                "%scapacity %.3g requests/s (%s); good: first token within %g ms, then %g ms a token",
-                log_is_terminal ? "\r\x1b[K" : "", report.capacity,
-                report.capacity_measured ? "measured" : "given", options.slo_ttft_s * 1e3,
-                options.slo_itl_s * 1e3);
+  std::snprintf(
+      line, sizeof(line),
+      "%scapacity %.3g requests/s (%s); good: first token within %g ms, then %g ms a token",
+      log_is_terminal ? "\r\x1b[K" : "", report.capacity,
+      report.capacity_measured ? "measured" : "given", options.slo_ttft_s * 1e3,
+      options.slo_itl_s * 1e3);
   log << report.workload << "\n" << line << "\n" << SweepTableHeader() << std::endl;
   for (size_t i = 0; i < options.loads.size(); ++i) {
     report.levels.push_back(

@@ -57,8 +57,9 @@ ChartPanel RatePanel(const Reports& reports, const char* title, const char* unit
   ChartPanel panel;
   panel.title = title;
   panel.unit = unit;
-  AddSeries(&panel, reports, false, title,
-            [&](const SweepLevel& level) { return ChartPoint{0, of(level), false}; });
+  AddSeries(&panel, reports, false, title, [&](const SweepLevel& level) {
+    return ChartPoint{0, of(level), false};
+  });
   return panel;
 }
 
@@ -71,8 +72,8 @@ std::string Subtitle(const Reports& reports) {
   }
   char text[256];
   if (most > least * 1.001) {
-    std::snprintf(text, sizeof(text), "%s; capacity %.3g to %.3g requests/s", first.workload.c_str(),
-                  least, most);
+    std::snprintf(text, sizeof(text), "%s; capacity %.3g to %.3g requests/s",
+                  first.workload.c_str(), least, most);
   } else {
     std::snprintf(text, sizeof(text), "%s; capacity %.3g requests/s", first.workload.c_str(), most);
   }

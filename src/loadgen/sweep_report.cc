@@ -36,6 +36,7 @@ Json LevelJson(const SweepLevel& level) {
               {"refused_503", level.refused_503},
               {"refused_no_retry_after", level.refused_no_retry},
               {"errors", level.errors}};
+  if (!level.first_refusal.empty()) out["first_refusal"] = level.first_refusal;
   if (!level.first_error.empty()) out["first_error"] = level.first_error;
   out["not_sent"] = level.not_sent;
   out["good"] = level.good;
@@ -139,6 +140,7 @@ Result<SweepLevel> ParseLevel(const Json& json) {
   level.refused_503 = in.Count("refused_503");
   level.refused_no_retry = in.Count("refused_no_retry_after");
   level.errors = in.Map<int64_t>("errors");
+  if (in.Has("first_refusal")) level.first_refusal = in.Text("first_refusal");
   if (in.Has("first_error")) level.first_error = in.Text("first_error");
   level.not_sent = in.Count("not_sent");
   level.good = in.Count("good");
@@ -180,10 +182,11 @@ constexpr size_t kWidths[] = {6, 8, 8, 8, 7, 8, 8, 9, 9, 8, 8, 9, 7};
 }  // namespace
 
 std::string SweepTableHeader() {
-  const char* names[] = {"load",     "offered",  "accepted", "good",   "refused", "out",
-                         "ttft p50", "ttft p99", "token p50", "p99", "queue p99", "lag p99", "client"};
-  const char* units[] = {"x", "1/s", "1/s", "1/s", "%", "tok/s", "ms", "ms", "ms", "ms", "ms", "ms",
-                         "cpu %"};
+  const char* names[] = {"load",      "offered",  "accepted", "good",      "refused",
+                         "out",       "ttft p50", "ttft p99", "token p50", "p99",
+                         "queue p99", "lag p99",  "client"};
+  const char* units[] = {"x",  "1/s", "1/s", "1/s", "%",  "tok/s", "ms",
+                         "ms", "ms",  "ms",  "ms",  "ms", "cpu %"};
   std::string first, second;
   constexpr size_t kColumns = std::size(kWidths);
   static_assert(std::size(names) == kColumns && std::size(units) == kColumns);
@@ -222,6 +225,7 @@ std::string SweepTableRow(const SweepLevel& s) {
   add(s.unfinished, "unfinished at the end");
   add(s.not_sent, "not sent: too many connections");
   if (!more.empty()) line += "\n         of " + std::to_string(s.offered) + ": " + more;
+  if (!s.first_refusal.empty()) line += "\n         first refusal: " + s.first_refusal;
   if (!s.first_error.empty()) line += "\n         first error: " + s.first_error;
   return line;
 }
@@ -254,7 +258,8 @@ Result<SweepReport> ParseSweepJson(std::string_view text) {
   report.label = in.Text("label");
   report.url = in.Text("url");
   report.model = in.Text("model");
-  report.seed = in.Has("seed") && json["seed"].is_number_unsigned() ? json["seed"].get<uint64_t>() : 0;
+  report.seed =
+      in.Has("seed") && json["seed"].is_number_unsigned() ? json["seed"].get<uint64_t>() : 0;
   report.workload = in.Text("workload");
   report.capacity = in.Number("capacity_rps");
   report.capacity_measured = in.Has("capacity_measured") && json["capacity_measured"] == true;

@@ -30,9 +30,10 @@ struct SweepLevel {
   double window_s = 0;  // measured: the level without its ramp
   int64_t offered = 0;
   int64_t completed = 0;
-  int64_t unfinished = 0;        // open when the level and its drain were over; closed by us
+  int64_t unfinished = 0;  // open when the level and its drain were over; closed by us
   int64_t refused_429 = 0, refused_503 = 0;
   int64_t refused_no_retry = 0;  // of both: those without Retry-After
+  std::string first_refusal;     // the server's words
   std::map<std::string, int64_t> errors;
   std::string first_error;
   int64_t not_sent = 0;  // connections_max were open
@@ -44,9 +45,9 @@ struct SweepLevel {
   int64_t prompt_tokens = 0, cached_tokens = 0;  // of the completed
   int64_t hot_completed = 0;                     // with the common prefix
   Quantiles hot_ttft;
-  double send_lag_p99 = 0;  // from due to sent: what the generator itself added
-  double client_cpu = 0;    // its share of one core
-  int64_t open_max = 0;     // most connections at once
+  double send_lag_p99 = 0;               // from due to sent: what the generator itself added
+  double client_cpu = 0;                 // its share of one core
+  int64_t open_max = 0;                  // most connections at once
   std::map<std::string, double> server;  // what its counters grew by over the whole level
 
   int64_t errors_total() const;
@@ -84,8 +85,8 @@ class LevelTally {
   int64_t start_ns_, end_ns_;
   SweepLevel counts_;
   std::vector<double> ttft_, waiting_, hot_ttft_, hot_waiting_, gaps_, queue_, lags_;
-  int64_t window_chunks_ = 0;                  // arrived in the window
-  int64_t chunks_ = 0, tokens_ = 0;            // of completed requests
+  int64_t window_chunks_ = 0;        // arrived in the window
+  int64_t chunks_ = 0, tokens_ = 0;  // of completed requests
 };
 
 // Percentiles p50 and p99 of values beside requests that were still waiting, for so long, when

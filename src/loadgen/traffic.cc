@@ -56,9 +56,10 @@ PromptSource::PromptSource(const Target& target, const LoadShape& shape, uint64_
 PromptUnits PromptSource::Draw(size_t count) {
   PromptUnits units(count);
   for (int32_t& unit : units) {
-    unit = text_ ? static_cast<int32_t>(rng_.Below(BenchWords().size()))
-                 : kFirstToken + static_cast<int32_t>(
-                                     rng_.Below(static_cast<uint64_t>(vocab_ - kFirstToken)));
+    unit = text_
+               ? static_cast<int32_t>(rng_.Below(BenchWords().size()))
+               : kFirstToken +
+                     static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(vocab_ - kFirstToken)));
   }
   return units;
 }
@@ -72,10 +73,10 @@ PromptUnits Joined(const PromptUnits& first, const PromptUnits& second) {
 Result<LengthRange> ParseLengthRange(std::string_view text, const std::string& flag) {
   const size_t colon = text.find(':');
   int64_t low = 0, high = 0;
-  const bool good = ReadLength(text.substr(0, colon), &low) &&
-                    ReadLength(colon == std::string_view::npos ? text : text.substr(colon + 1),
-                               &high) &&
-                    low >= 1 && low <= high && high <= LengthRange::kMost;
+  const bool good =
+      ReadLength(text.substr(0, colon), &low) &&
+      ReadLength(colon == std::string_view::npos ? text : text.substr(colon + 1), &high) &&
+      low >= 1 && low <= high && high <= LengthRange::kMost;
   if (!good) {
     return InvalidArgument("--" + flag + " '" + std::string(text) +
                                "': must be a number of tokens or LOW:HIGH, 1 to 10000000",
@@ -145,8 +146,8 @@ Traffic::Traffic(const TrafficOptions& options, const Target& target, const Load
 }
 
 TraceLengths Traffic::Lengths(int64_t number, int32_t turn) const {
-  const uint64_t at = static_cast<uint64_t>(number) +
-                      (turn == 0 ? 0 : kTurnStream * static_cast<uint64_t>(turn));
+  const uint64_t at =
+      static_cast<uint64_t>(number) + (turn == 0 ? 0 : kTurnStream * static_cast<uint64_t>(turn));
   if (!options_.trace.empty()) {
     const uint64_t row = CounterRandom(shape_.seed, kTraceStream, at) % options_.trace.size();
     return options_.trace[static_cast<size_t>(row)];
@@ -163,9 +164,9 @@ CompletionJob Traffic::First(int64_t index) const {
   const TraceLengths lengths = Lengths(number, 0);
   PromptSource source(target_, shape_, kRequestStream + static_cast<uint64_t>(number));
   CompletionJob job;
-  job.hot = options_.prefix_tokens > 0 &&
-            CounterUniform(shape_.seed, kHotStream, static_cast<uint64_t>(number)) <
-                options_.hot_share;
+  job.hot =
+      options_.prefix_tokens > 0 &&
+      CounterUniform(shape_.seed, kHotStream, static_cast<uint64_t>(number)) < options_.hot_share;
   job.output_tokens = lengths.output;
   job.keep_answer = options_.turns > 1;
   if (options_.prefix_tokens > 0) job.prompt = job.hot ? hot_ : source.Draw(hot_.size());
@@ -179,9 +180,9 @@ CompletionJob Traffic::Next(int64_t index, int32_t turn, const CompletionJob& be
                             const Outcome& answer) const {
   const int64_t number = options_.first_request + index;
   const TraceLengths lengths = Lengths(number, turn);
-  PromptSource source(target_, shape_,
-                      kRequestStream + static_cast<uint64_t>(number) +
-                          kTurnStream * static_cast<uint64_t>(turn));
+  PromptSource source(
+      target_, shape_,
+      kRequestStream + static_cast<uint64_t>(number) + kTurnStream * static_cast<uint64_t>(turn));
   CompletionJob job = before;
   job.output_tokens = lengths.output;
   job.keep_answer = turn + 1 < options_.turns;

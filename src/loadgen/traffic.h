@@ -1,5 +1,5 @@
-// What is asked: prompts and answer lengths, a pure function of the seed and of a request's number, so
-// every server and every setting of it gets the same requests.
+// What is asked: prompts and answer lengths, a pure function of the seed and of a request's number,
+// so every server and every setting of it gets the same requests.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +44,10 @@ Result<LengthRange> ParseLengthRange(std::string_view text, const std::string& f
 struct TraceLengths {
   int32_t prompt = 1, output = 1;
 };
-// Lengths of a CSV file with the columns ContextTokens and GeneratedTokens (the Azure traces), found
-// by the names in its first line. Rows of no tokens are left out; scaled values are at least 1.
-// kInvalidArgument: a column is missing, a field is no number (with its line), or no row is left.
+// Lengths of a CSV file with the columns ContextTokens and GeneratedTokens (the Azure traces),
+// found by the names in its first line. Rows of no tokens are left out; scaled values are at
+// least 1. kInvalidArgument: a column is missing, a field is no number (with its line), or no row
+// is left.
 Result<std::vector<TraceLengths>> ParseLengthTrace(std::string_view text, double scale);
 
 struct TrafficOptions {

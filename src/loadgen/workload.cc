@@ -112,8 +112,7 @@ Summary RunInterference(PromptSource* source, const Target& target, const BenchP
 }
 
 // One user's requests, one after the other; a failed one ends the session.
-void RunSession(const Traffic& traffic, const Target& target, int64_t index,
-                Collector* collector) {
+void RunSession(const Traffic& traffic, const Target& target, int64_t index, Collector* collector) {
   CompletionJob job = traffic.First(index);
   for (int32_t turn = 1;; ++turn) {
     Outcome outcome = RunCompletion(target, job);
