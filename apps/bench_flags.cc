@@ -23,6 +23,7 @@ void AddTargetFlags(CLI::App* app, BenchFlags* flags) {
       ->capture_default_str();
   app->add_option("--seed", bench->shape.seed,
                   "of prompts and arrivals (default: from the clock, printed)");
+  app->add_flag("!--no-warm-up", bench->warm_up, "no small request before the first counted one");
   app->add_option("--timeout", bench->timeout_s, "seconds for one request")->capture_default_str();
   app->add_option("--api-key", flags->api_keys, "bearer token")->expected(1);
   app->add_option("--api-key-file", flags->api_key_file,
