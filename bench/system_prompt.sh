@@ -36,7 +36,7 @@ import sys
 n, n_off, rows_off, seconds_off, rows, computed, found, seconds, prefix, own = map(float, sys.argv[1:])
 scale = n / n_off
 how = "counted" if scale == 1 else "%d requests counted, times %g" % (n_off, scale)
-print("least possible: %d tokens (the prefix once, and each request's own)" % (prefix + n * own))
+print("the prefix once and each request's own tokens: %d (a little less where two begin alike)" % (prefix + n * own))
 print("| system prompt of %d tokens, %d requests: prompt tokens computed | %d (without the cache: %d; %s) | "
       "%.0f times fewer; %.0f s instead of %.0f s |"
       % (prefix, n, rows, rows_off * scale, how, rows_off * scale / rows, seconds, seconds_off * scale))

@@ -15,6 +15,7 @@ import traceback
 
 import harness
 import test_api  # noqa: F401  (importing registers the tests)
+import test_bench  # noqa: F401
 import test_books  # noqa: F401
 import test_cache  # noqa: F401
 import test_cache_load  # noqa: F401
