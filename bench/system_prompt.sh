@@ -10,7 +10,7 @@ mkdir -p "$OUT"
 . "$(dirname "$0")/bench_lib.sh"
 model=${MODEL:-$here/../../shared/models/stories260K.gguf}
 requests=${REQUESTS:-10000} requests_off=${REQUESTS_OFF:-200}
-prefix=2000 own=24 output=8
+prefix=2000 own=16 output=32  # the model's context is 2,048
 [ -f "$model" ] || [ "$model" = demo ] || die "no model at $model; set MODEL"
 
 count() {  # count NAME REQUESTS FLAGS...: sets rows, computed, found, seconds
