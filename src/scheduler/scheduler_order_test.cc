@@ -245,6 +245,21 @@ TEST(SchedulerOrder, AnUrgentOnePreemptsForBlocks) {
   Finish(rig, {1, 2, 3, 4});
 }
 
+TEST(SchedulerOrder, RowsGoToTheUrgentOneToo) {
+  SchedulerOptions options = Options(8, 64);
+  options.policy = SchedulingPolicy::kPriority;
+  SchedulerRig rig(Cache(100), options);
+  rig.Add(Make(1, 600, 1, 1));
+  rig.Step();
+  rig.Add(Make(2, 100, 1, 1));  // later by rank: waits for the rest of 1
+  EXPECT_EQ(rig.Step(), "1.0[64+64] ");
+  rig.Add(Make(3, 100, 1, 0));
+  EXPECT_EQ(rig.Step(), "1.0[128+16] 3.0[0+48] ");
+  EXPECT_EQ(rig.Step(), "3.0[48+52]! 1.0[144+12] ");
+  EXPECT_EQ(rig.Step(), "1.0[156+64] ");
+  Finish(rig, {1, 2, 3});
+}
+
 TEST(SchedulerOrder, EqualPriorityNeverPreempts) {
   SchedulerOptions options = Options(1, 512);
   options.policy = SchedulingPolicy::kPriority;
