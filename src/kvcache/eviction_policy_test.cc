@@ -34,7 +34,8 @@ void NaiveCost::Add(int32_t node) {
   worth.reuse = Reuse(node);
   worth.deep = n.depth >= 256;
   worth.retain = static_cast<int>(n.retain);
-  worth.added = now_++;
+  worth.added = static_cast<double>(n.last_use);
+  now_ = std::max(now_, worth.added);
   worth_[node] = worth;
   order_.push_back(node);
 }
@@ -60,8 +61,8 @@ int32_t NaiveCost::Victim() {
     static constexpr double kRetain[] = {0, 0.25, 1, 4, 16};
     static constexpr double kReuse[] = {0, 1, 2, 3, 4, 6, 8, 10};
     const double score =
-        (now_ - worth.added) * (1 / (std::exp2(kReuse[worth.reuse] * level_) *
-                                     (worth.deep ? 1.25 : 1) * kRetain[worth.retain]));
+        (now_ - worth.added + 1) * (1 / (std::exp2(kReuse[worth.reuse] * level_) *
+                                         (worth.deep ? 1.25 : 1) * kRetain[worth.retain]));
     if (score <= worst) continue;
     worst = score;
     victim = node;

@@ -1,7 +1,6 @@
 #include "kvcache/ghost_list.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 
@@ -14,23 +13,21 @@ BasicGhostList<Mark>::BasicGhostList(int32_t capacity) {
   chains_.resize(entries);
   marks_.resize(entries);
   live_.resize(entries);
-  const size_t places = std::bit_ceil(std::max<size_t>(2, 2 * entries));
-  table_.assign(places, kEmpty);
-  shift_ = 64 - std::countr_zero(places);
+  table_.assign(entries + entries / 2 + 2, kEmpty);
 }
 
-// Fibonacci hashing: takes the top bits of a product, so weak hashes are spread as well.
+// Fibonacci hashing: takes the top bits of a product, so weak hashes are spread as well; a second
+// product brings them into a table of any length.
 template <typename Mark>
 size_t BasicGhostList<Mark>::Home(uint64_t chain) const {
-  return static_cast<size_t>((chain * 0x9E3779B97F4A7C15u) >> shift_);
+  return static_cast<size_t>((((chain * 0x9E3779B97F4A7C15u) >> 32) * table_.size()) >> 32);
 }
 
 template <typename Mark>
 size_t BasicGhostList<Mark>::Locate(uint64_t chain) const {
-  const size_t mask = table_.size() - 1;
   size_t place = Home(chain);
   while (table_[place] != kEmpty && chains_[static_cast<size_t>(table_[place])] != chain)
-    place = (place + 1) & mask;
+    place = After(place);
   return place;
 }
 
@@ -38,12 +35,14 @@ template <typename Mark>
 void BasicGhostList<Mark>::Vacate(size_t place) {
   live_[static_cast<size_t>(table_[place])] = false;
   --size_;
-  const size_t mask = table_.size() - 1;
+  const auto steps = [&](size_t from, size_t to) {
+    return to >= from ? to - from : to + table_.size() - from;
+  };
   size_t hole = place;
-  for (size_t at = (place + 1) & mask; table_[at] != kEmpty; at = (at + 1) & mask) {
+  for (size_t at = After(place); table_[at] != kEmpty; at = After(at)) {
     const size_t home = Home(chains_[static_cast<size_t>(table_[at])]);
     // Its run starts at or before the hole: it may close it.
-    if (((at - home) & mask) >= ((at - hole) & mask)) {
+    if (steps(home, at) >= steps(hole, at)) {
       table_[hole] = table_[at];
       hole = at;
     }

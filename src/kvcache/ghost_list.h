@@ -4,8 +4,8 @@
 // A bounded map from a chain hash (CacheNode::chain) to a mark, forgetting first in, first out.
 // Nothing depends on it but counts and the order of eviction, so two chains of one hash are no harm
 // beyond a wrong count.
-// Memory: fixed at construction, 17 to 25 bytes an entry; no allocation later. Insert, Find and
-// Erase take O(1) on average: open addressing with linear probing, at most half full, deletion by
+// Memory: fixed at construction, 15 bytes an entry; no allocation later. Insert, Find and Erase
+// take O(1) on average: open addressing with linear probing, at most two thirds full, deletion by
 // shifting back, so there are no tombstones and no rehash. Deterministic. Not thread-safe.
 #pragma once
 
@@ -40,6 +40,7 @@ class BasicGhostList {
   static constexpr int32_t kEmpty = -1;
 
   size_t Home(uint64_t chain) const;
+  size_t After(size_t place) const { return place + 1 == table_.size() ? 0 : place + 1; }
   size_t Locate(uint64_t chain) const;  // its place in table_, or the empty one that ends its run
   void Vacate(size_t place);            // empties it and closes the gap
 
@@ -47,9 +48,8 @@ class BasicGhostList {
   std::vector<uint64_t> chains_;
   std::vector<Mark> marks_;
   std::vector<bool> live_;
-  std::vector<int32_t> table_;  // index into the ring; a power of two long
-  int shift_ = 63;
-  int32_t next_ = 0;  // of the ring: the oldest, overwritten next
+  std::vector<int32_t> table_;  // index into the ring
+  int32_t next_ = 0;            // of the ring: the oldest, overwritten next
   int32_t size_ = 0;
 };
 

@@ -54,7 +54,7 @@ TEST(GhostList, MemoryIsFixedAndSmall) {
     for (int32_t i = 0; i < 3 * std::min(capacity, 1000); ++i)
       ghosts.Insert(static_cast<uint64_t>(i), EvictReason::kCapacity);
     EXPECT_EQ(ghosts.bytes(), before);
-    EXPECT_LE(before, 26 * static_cast<int64_t>(capacity) + 16);
+    EXPECT_LE(before, 16 * static_cast<int64_t>(capacity) + 16);
   }
 }
 

@@ -28,7 +28,6 @@ double Step(int32_t capacity) {
 CostPolicy::CostPolicy(CacheNode* nodes, int32_t capacity)
     : nodes_(nodes),
       lists_(kLists, NodeList(nodes)),
-      stamp_(static_cast<size_t>(capacity)),
       credit_(static_cast<size_t>(capacity)),
       ghosts_(capacity / 2),
       step_(Step(capacity)) {
@@ -84,7 +83,7 @@ void CostPolicy::Add(int32_t node) {
   n.queue = static_cast<uint8_t>(list);
   lists_[static_cast<size_t>(list)].PushBack(node);
   if (list != kDropList) filled_ |= uint64_t{1} << list;
-  stamp_[static_cast<size_t>(node)] = released_++;
+  now_ = std::max(now_, n.last_use);
   ++size_;
 }
 
@@ -105,7 +104,7 @@ int32_t CostPolicy::Victim() {
     const int list = std::countr_zero(left);
     const int32_t node = FirstLeaf(nodes_, lists_[static_cast<size_t>(list)]);
     if (node == kNoNode) continue;
-    const double age = released_ - stamp_[static_cast<size_t>(node)];
+    const double age = static_cast<double>(now_ - nodes_[static_cast<size_t>(node)].last_use + 1);
     const double score = age * value_[static_cast<size_t>(list)];
     if (score > worst) {
       worst = score;

@@ -1,7 +1,8 @@
 // cost: the block whose loss is expected to cost least goes first. The default.
 //
 // Each listed node is in one of 65 LRU lists by what it is worth; the victim is the oldest leaf of
-// the list where age / weight is greatest. Age counts blocks released since. weight is a product of
+// the list where age / weight is greatest. Age is in ticks of
+// last_use, which count blocks made and released. weight is a product of
 //   reuse      w^level, where w = 1 without hits, 2 for one, 4, 8, 16 from two, four, eight on,
 //   then
 //              64, 256, 1,024. The hits of a block that was evicted and came back go on counting.
@@ -49,9 +50,8 @@ class CostPolicy final : public EvictionPolicy {
 
   CacheNode* nodes_;
   std::vector<NodeList> lists_;
-  std::vector<uint32_t> stamp_;  // per node: released_ at its Add; differences wrap around
   std::vector<uint8_t> credit_;  // per node: hits taken over from its ghost
-  uint32_t released_ = 0;
+  int64_t now_ = 0;              // newest last_use seen
   int32_t size_ = 0;
   uint64_t filled_ = 0;                   // bit i: list i is not empty
   BasicGhostList<uint8_t> ghosts_;        // mark: reuse class

@@ -28,19 +28,14 @@ class FifoPolicy final : public EvictionPolicy {
   int32_t size() const override { return released_.size(); }
 
  private:
-  struct Entry {
-    int64_t created;
-    int32_t depth;
-    int32_t node;
-    auto operator<=>(const Entry&) const = default;
-  };
-  void Put(size_t at, const Entry& entry);
-  void SiftUp(size_t at, Entry entry);
-  void SiftDown(size_t at, Entry entry);
+  bool Older(int32_t a, int32_t b) const;
+  void Put(size_t at, int32_t node);
+  void SiftUp(size_t at, int32_t node);
+  void SiftDown(size_t at, int32_t node);
 
   CacheNode* nodes_;
   NodeList released_;  // all listed ones in order of Add
-  std::vector<Entry> heap_;
+  std::vector<int32_t> heap_;
   std::vector<int32_t> place_;  // of a node in the heap
   int32_t oldest_ = kNoNode;    // whose subtree is being taken away
   int32_t cursor_ = kNoNode;    // in it: where the next descent starts
