@@ -44,6 +44,14 @@ Json EvictionsJson(const CacheCounts& counts) {
   return out;
 }
 
+// The share, and never so much that the longest sequence would not fit beside: as the engine's.
+int64_t PinBudget(double share, const WorkerInfo& info, int64_t total) {
+  const int64_t block = std::max(info.block_tokens, 1);
+  const int64_t longest = (info.max_model_len + block - 1) / block;
+  return std::clamp<int64_t>(static_cast<int64_t>(share * static_cast<double>(total)), 0,
+                             std::max<int64_t>(0, total - longest));
+}
+
 Json PrefixesJson(const CacheReply& reply, const ServedModel& model, bool texts) {
   Json out = Json::array();
   for (const HotPrefix& prefix : reply.hottest) {
@@ -98,7 +106,7 @@ Json CacheStateJson(const CacheReply& reply, const ServedModel& model,
   out["merged_blocks"] = counts.merged;
   out["copied_blocks"] = counts.copied;
   out["swapped_blocks"] = {{"out", counts.swapped_out}, {"in", counts.swapped_in}};
-  out["pinning"] = {{"budget_blocks", static_cast<int64_t>(options.pin_budget * total)},
+  out["pinning"] = {{"budget_blocks", PinBudget(options.pin_budget, info, reply.books.total)},
                     {"pinned_blocks", counts.pinned_by_name}};
   out["tenant_quota_blocks"] = static_cast<int64_t>(options.tenant_quota * total);
   if (!options.everything) return out;
@@ -107,7 +115,7 @@ Json CacheStateJson(const CacheReply& reply, const ServedModel& model,
   out["pins"] = std::move(pins);
   Json owners = Json::array();
   for (const OwnerInfo& owner : reply.owners)
-    owners.push_back({{"name", owner.name}, {"blocks", owner.blocks}});
+    if (owner.blocks > 0) owners.push_back({{"name", owner.name}, {"blocks", owner.blocks}});
   out["owners"] = std::move(owners);
   out["hottest"] = PrefixesJson(reply, model, options.texts);
   return out;

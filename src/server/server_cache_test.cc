@@ -82,7 +82,9 @@ TEST(ServerCacheTest, UsageSaysWhatWasFoundAndWhyNotAll) {
 }
 
 TEST(ServerCacheTest, StateShowsBooksCountsAndPins) {
-  TestServer server;
+  FakeWorkerOptions worker;
+  worker.context = 800;  // 50 blocks: pins may not have more of 100 than half
+  TestServer server(worker);
   CacheReply reply;
   reply.books = {100, 40, 5, 10, 20, 25, 0};
   reply.counts.queries = 1000;
@@ -97,6 +99,7 @@ TEST(ServerCacheTest, StateShowsBooksCountsAndPins) {
   reply.hottest.push_back({64, 12, 2, {'h', 'o', 't'}});
   reply.pins.push_back({7, 64, 4, 9'500'000'000, "mine"});
   reply.owners.push_back({"key-1", 25});
+  reply.owners.push_back({"idle", 0});
   reply.now_ns = 1'000'000'000;
   reply.evict = "s3fifo";
   server.worker.cache_reply = reply;
@@ -119,7 +122,7 @@ TEST(ServerCacheTest, StateShowsBooksCountsAndPins) {
   EXPECT_EQ(state["pins"][0]["id"], 7);
   EXPECT_EQ(state["pins"][0]["expires_in_s"], 8.5);
   EXPECT_EQ(state["pins"][0]["session"], "mine");
-  EXPECT_EQ(state["owners"][0]["name"], "key-1");
+  EXPECT_EQ(state["owners"], Json::array({{{"name", "key-1"}, {"blocks", 25}}}));
   EXPECT_EQ(state["hottest"][0]["tokens"], 64);
   EXPECT_EQ(state["hottest"][0]["ends_with"], "hot");
   EXPECT_EQ(server.worker.commands().at(0).kind, CacheRequest::Kind::kState);
@@ -129,6 +132,16 @@ TEST(ServerCacheTest, StateShowsBooksCountsAndPins) {
   const Json other = server.Get("/v1/kvcache").json()["hottest"][0];
   EXPECT_TRUE(other["ends_with"].is_null());
   EXPECT_EQ(other["tokens"], 64);
+}
+
+TEST(ServerCacheTest, PinsLeaveRoomForTheLongestSequence) {
+  FakeWorkerOptions worker;
+  worker.context = 1300;  // 82 blocks
+  TestServer server(worker);
+  server.worker.cache_reply.books.total = 100;
+  EXPECT_EQ(server.Get("/v1/kvcache").json()["pinning"]["budget_blocks"], 18);
+  server.worker.cache_reply.books.total = 70;
+  EXPECT_EQ(server.Get("/v1/kvcache").json()["pinning"]["budget_blocks"], 0);
 }
 
 TEST(ServerCacheTest, SeveralKeysSeeNoText) {

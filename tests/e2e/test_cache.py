@@ -1,5 +1,6 @@
 """The prefix cache through HTTP: cases P01, P02, P03; turns, joined prompts, choices; hints, pins, warming, reset; every miss reason."""
 import json
+import math
 import os
 import re
 import shutil
@@ -311,7 +312,7 @@ def hints(t):
 
 @test("cache: warm computes a prompt and keeps it; with ttl_s it is pinned")
 def warm(t):
-    with t.fresh("ref", "--kv-blocks", 64) as s:
+    with t.fresh("ref", "--kv-blocks", 64, "--max-model-len", 400) as s:
         p = tokens(t, 160)
         r = s.post("/v1/kvcache/warm", {"model": s.served_name(), "prompt": p})
         if not t.equal(r.status, 200, "warm: %s" % r.body[:200]):
@@ -336,7 +337,7 @@ def warm(t):
 
 @test("cache: pin, flood, unpin; by prompt, session and number; the budget; the time it lasts")
 def pins(t):
-    with t.fresh("ref", "--kv-blocks", 64, "--pin-budget", "0.25") as s:
+    with t.fresh("ref", "--kv-blocks", 64, "--pin-budget", "0.25", "--max-model-len", 512) as s:
         pin = lambda **body: s.post("/v1/kvcache/pin", dict({"ttl_s": 60}, **body))
         p = tokens(t, 100)
         r = pin(prompt=p)
@@ -379,8 +380,28 @@ def pins(t):
         t.equal(s.value("kvasir_pinned_blocks"), 0, "pinned blocks after their time")
         pin(prompt=p)
         t.equal(reset(t, s, pins=True)["pinned_blocks"], 0, "reset with pins")
+        state = s.get("/v1/kvcache").json()
+        t.equal((state["pinning"]["pinned_blocks"], state["pins"]), (0, []), "state after a reset with pins")
         t.check_books(s.quiet(), "after pins")
         t.equal(eventually(lambda: s.books()["free"], 64), 64, "free blocks after a reset of all")
+
+
+@test("cache: pins leave room for the longest sequence; the state's budget is the one that is kept")
+def pin_room(t):
+    for length, budget in ((1024, 0), (900, 7), (100, 64)):
+        with t.fresh("ref", "--kv-blocks", 64, "--pin-budget", "1", "--max-model-len", length) as s:
+            budget = min(budget, 64 - math.ceil(length / 16))
+            t.equal(s.get("/v1/kvcache").json()["pinning"]["budget_blocks"], budget, "budget beside sequences of %d" % length)
+            for blocks in (budget + 1, budget):
+                prompts = [tokens(t, 32) for _ in range((blocks + 1) // 2)]
+                prompts[-1:] = [prompts[-1][:16 * (blocks - 2 * (len(prompts) - 1))]] if prompts else []
+                got = [s.post("/v1/kvcache/warm", {"prompt": p, "ttl_s": 60}) for p in prompts]
+                codes = [r.error.get("code") for r in got if r.status != 200]
+                t.equal(codes, ["pin_budget_exceeded"] if blocks > budget else [], "%d blocks pinned" % blocks)
+                t.check(s.value("kvasir_pinned_blocks") <= budget, "more than the budget")
+                whole = ask(s, tokens(t, length - 4), 4)
+                t.equal(whole.status, 200, "the longest sequence beside the pins: %s" % whole.body[:120])
+                reset(t, s, pins=True)
 
 
 @test("cache: reset says what it freed and what was in use")
@@ -444,7 +465,7 @@ def documented(t):
     with open(os.path.join(ROOT, "docs", "api.md"), encoding="utf-8") as f:
         blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
     t.check(len(blocks) >= 4, "%d examples" % len(blocks))
-    with t.fresh("ref", "--kv-blocks", 256) as s:
+    with t.fresh("ref", "--kv-blocks", 256, "--max-model-len", 2048) as s:
         for line in re.split(r"\n(?=curl )", "\n".join(b.strip() for b in blocks)):
             line = line.replace("127.0.0.1:8080", "127.0.0.1:%d" % s.port).replace("curl ", "curl -sS -w '\\n%{http_code}' ", 1)
             r = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)

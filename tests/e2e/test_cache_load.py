@@ -2,12 +2,13 @@
 import collections
 import json
 import math
+import random
 import re
 import threading
 import time
 
 from harness import HANG, background, test, together
-from test_cache import TEXT, ask, cached, check_sums, flood, ids, reset, tokens
+from test_cache import TEXT, ask, cached, check_sums, eventually, flood, ids, reset, tokens
 
 
 def tree(t, low=33, high=127):
@@ -187,7 +188,7 @@ def s04(t):
 
 @test("M02 gauges after 20 streams, pinned and cached blocks, were cancelled at once")
 def m02_cached(t):
-    with t.fresh("ref", "--max-num-seqs", 8, "--kv-blocks", 200) as s:
+    with t.fresh("ref", "--max-num-seqs", 8, "--kv-blocks", 200, "--max-model-len", 2400) as s:
         p = tokens(t, 64)
         ask(s, p, 1)
         s.post("/v1/kvcache/pin", {"prompt": p, "ttl_s": 600})
@@ -268,6 +269,68 @@ def itl(t):
     with t.fresh("stories", "--itl-target", 5) as s:
         got = together([lambda p=p: ask(s, p, 150) for p in streams] + [lambda: ask(s, long, 4)])
         t.equal([ids(r) for r in got], want, "tokens under --itl-target")
+
+
+@test("cache: one salt's flood evicts its own blocks, not another's prefix (--tenant-quota)")
+def quota(t):
+    with t.fresh("ref", "--kv-blocks", 100, "--tenant-quota", "0.5") as s:
+        mine = tokens(t, 320)
+        for _ in range(2):
+            ask(s, mine, 1, cache_salt="mine")
+        for _ in range(40):
+            ask(s, tokens(t, 200), 1, cache_salt="flood")
+        t.check(cached(ask(s, mine, 1, cache_salt="mine")) >= 319, "the other salt's prefix was flushed")
+        m = s.metrics()
+        t.check(s.value("kvasir_evictions_total", m, reason="quota") > 0, "nothing was evicted for its quota")
+        names = [o["name"] for o in s.get("/v1/kvcache").json()["owners"]]
+        t.check(len(names) == 2 and all(n.startswith("salt-") for n in names), "owners %s" % names)
+
+
+@test("cache: requests, hints, warming, pins, resets and clients that leave, all at once: same tokens, books add up")
+def storm(t):
+    prompts = tree(t)
+    with t.fresh("ref", "--no-prefix-caching") as fresh:
+        want = [ids(ask(fresh, p, 12)) for p in prompts]
+    for flags in (("--kv-blocks", 48), ("--kv-blocks", 48, "--evict", "lru", "--preempt", "swap", "--scheduling-policy", "prefix"),
+                  ("--kv-blocks", 30, "--block-size", 32, "--evict", "s3fifo", "--scheduling-policy", "priority", "--max-num-batched-tokens", 48)):
+        with t.fresh("ref", *flags, "--max-model-len", 300) as s:
+            def job(kind, i, seed):
+                rng = random.Random(seed)
+                p, salt = prompts[i], rng.choice(({}, {}, {"cache_salt": "a"}, {"cache_salt": "b"}))
+                if kind == "ask":
+                    hint = rng.choice((None, {"retain": "low"}, {"retain": "high"}, {"last_use": True}, {"ttl_s": 0.05}, {"session": "s%d" % (i % 3)}))
+                    r = ask(s, p, 12, kv_hint=hint, priority=rng.randrange(-2, 3), cache_prompt=rng.random() < 0.9, n=rng.choice((1, 1, 2)), **salt)
+                    return r.status == 200 and ids(r) == want[i]
+                if kind == "leave":
+                    c = s.open_stream(TEXT, dict({"model": s.served_name(), "prompt": p, "max_tokens": 60, "temperature": 0, "ignore_eos": True}, **salt))
+                    if rng.random() < 0.5:
+                        c.recv(64)
+                    c.close()
+                    return True
+                if kind == "warm":
+                    r = s.post("/v1/kvcache/warm", dict({"prompt": p}, **salt, **({"ttl_s": 0.2} if rng.random() < 0.5 else {})))
+                    return r.status == 200 or r.error.get("code") in ("pin_budget_exceeded", "not_cached")
+                if kind == "pin":
+                    body = rng.choice(({"prompt": p}, {"session": "s%d" % (i % 3)}))
+                    r = s.post("/v1/kvcache/pin", dict(body, ttl_s=rng.choice((0.01, 0.3)), **salt))
+                    return r.status == 200 or r.error.get("code") in ("pin_budget_exceeded", "not_cached")
+                if kind == "unpin":
+                    return s.post("/v1/kvcache/unpin", dict(rng.choice(({"prompt": p}, {"session": "s%d" % (i % 3)}, {"pin": rng.randrange(1, 40)})), **salt)).status == 200
+                if kind == "reset":
+                    return s.post("/v1/kvcache/reset", {"pins": rng.random() < 0.5}).status == 200
+                blocks = s.get("/v1/kvcache").json()["blocks"]
+                return sum(v for k, v in blocks.items() if k != "total") == blocks["total"]
+            kinds = ["ask"] * 12 + ["leave"] * 3 + ["warm"] * 2 + ["pin"] * 2 + ["unpin", "reset", "state"]
+            walk = [(t.random.choice(kinds), t.random.randrange(len(prompts)), t.random.random()) for _ in range(400)]
+            got = at_once([lambda w=w: job(*w) for w in walk], 8)
+            t.equal([w for w, good in zip(walk, got) if not good], [], "%s: wrong" % (flags,))
+            check_sums(t, s, "storm %s" % (flags,))
+            t.equal(reset(t, s, pins=True)["pinned_blocks"], 0, "pins after the storm")
+            b = s.quiet()
+            t.check_books(b, "storm")
+            reset(t, s, pins=True)
+            t.equal(eventually(lambda: s.books()["free"], b["total"]), b["total"], "all blocks are free in the end")
+            t.check(s.alive(), "the server died: %s" % s.log()[-400:])
 
 
 @test("cache flags: a wrong value is a usage error that names flag, value and choices")
