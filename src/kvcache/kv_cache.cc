@@ -142,9 +142,8 @@ class SideRuns {
   }
   bool CoversBlocks(int32_t blocks) const { return Covers(blocks, blocks * bt_); }
   bool CoversPartial(int32_t blocks, int32_t node, int32_t tokens) const {
+    // Also where this very hit would not need them: the copy must be whole, others will find it.
     for (size_t s = 0; s < sides_.size(); ++s) {
-      const int32_t end = blocks * bt_ + tokens;
-      if (groups_[s + 1].FirstNeeded(end) >= end) continue;
       const int32_t block = sides_[s].BlockOf(node);
       if (block < 0 || pools_[s + 1].Fill(block) < tokens) return false;
     }

@@ -108,7 +108,9 @@ void KvCache::Rep::DropBeginnings(int32_t node) {
 // A tail gets more tokens; false if a sibling has just these.
 bool KvCache::Rep::Extend(int32_t node, std::span<const TokenId> tokens) {
   if (static_cast<size_t>(index.node(node).fill) == tokens.size()) return true;
-  // Written by another as well: nothing to add, and both would fall back to one key if both fail.
+  // A pinned one keeps its key, so that Retract never has to give it up. Written by another as
+  // well: nothing to add.
+  if (index.node(node).pins > 0) return false;
   const PrefixIndex::Found found = index.Find(index.node(node).parent, tokens);
   if (found.equal != kNoNode || found.best_tokens == static_cast<int32_t>(tokens.size()))
     return false;
@@ -159,10 +161,12 @@ void KvCache::Retract(SequenceKv& kv) {
     if (at.ready > 0) {
       const std::span<const TokenId> written =
           r.index.tokens(node).subspan(0, static_cast<size_t>(at.ready));
-      // Nobody else has just these: a key that is a beginning of written tokens is never made.
       const std::vector<TokenId> key(written.begin(), written.end());
-      r.index.Rekey(node, key);
-      return;
+      // Somebody else may have announced just this tail in the same step.
+      if (r.index.Find(at.parent, key).equal == kNoNode) {
+        r.index.Rekey(node, key);
+        return;
+      }
     }
     --kv.attached_;
     r.DropNode(node, EvictReason::kMerged);

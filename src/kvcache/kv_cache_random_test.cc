@@ -276,7 +276,9 @@ class Episode {
     Apply(moves);
     for (const Planned& planned : plan) Verify(*live_.at(planned.id));
     for (const int id : begun) Verify(*live_.at(id));
-    const bool failed = rng_.Below(20) == 0;
+    const bool failed = rng_.Below(big_ ? 200 : 20) == 0;
+    // Two announcements of one tail that both fail may lose what one of them had before.
+    dropped_ = dropped_ || failed;
     for (const Planned& planned : plan) {
       Live& live = *live_.at(planned.id);
       if (failed) {

@@ -89,12 +89,13 @@ void KvCache::Rep::CopyPartial(SequenceKv& kv, const CacheMatch& match,
   for (size_t g = 0; g < pools.size(); ++g) {
     const int32_t group = static_cast<int32_t>(g);
     const int32_t from = g == 0 ? match.partial : sides[g - 1].BlockOf(match.partial);
-    if (g > 0 && from >= 0) Hold(group, from);
+    KVASIR_CHECK(from >= 0);
+    if (g > 0) Hold(group, from);
     const int32_t to = Take(group, owner);
     kv.tables_[g].push_back(to);
     pools[g].SetFill(to, match.partial_tokens);
-    if (from >= 0) moves.push_back({BlockMove::Kind::kCopy, group, from, to});
-    if (g > 0 && from >= 0) Unhold(group, from);
+    moves.push_back({BlockMove::Kind::kCopy, group, from, to});
+    if (g > 0) Unhold(group, from);
   }
   Unhold(0, match.partial);
   ++counts.copied;
