@@ -250,6 +250,13 @@ CallLimits Api::Limits() const {
   return limits;
 }
 
+// A request may be more impatient than the server, not more patient.
+double Api::QueueTimeout(const ApiCall& call) const {
+  const double most = options_.queue_timeout_s;
+  if (call.queue_timeout_s <= 0) return most;
+  return most > 0 ? std::min(call.queue_timeout_s, most) : call.queue_timeout_s;
+}
+
 Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) const {
   KVASIR_ASSIGN_OR_RETURN(const Json body, ParseBody(request.body));
   PreparedCall prepared;
@@ -258,7 +265,7 @@ Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) con
   prepared.call.cache.tenant = CallerOf(request).tenant;
   KVASIR_ASSIGN_OR_RETURN(prepared.generations, prompts_.Build(prepared.call));
   for (GenerationParams& params : prepared.generations)
-    params.queue_timeout_s = options_.queue_timeout_s;
+    params.queue_timeout_s = QueueTimeout(prepared.call);
   const std::string& given = prepared.call.request_id;
   prepared.id = (chat ? "chatcmpl-" : "cmpl-") + (given.empty() ? request.request_id : given);
   return prepared;

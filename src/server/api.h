@@ -53,6 +53,7 @@ class Api {
   HttpResponse Tokenize(const std::string& body) const;
   HttpResponse Detokenize(const std::string& body) const;
   CallLimits Limits() const;
+  double QueueTimeout(const ApiCall& call) const;
   Result<PreparedCall> PrepareCall(const HttpRequest& request, bool chat) const;
   Result<PreparedCacheCall> PrepareCacheCall(const HttpRequest& request, Route route) const;
   PreparedCacheCall PrepareCacheState(const HttpRequest& request) const;

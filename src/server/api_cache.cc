@@ -59,7 +59,7 @@ Result<PreparedCacheCall> Api::PrepareCacheCall(const HttpRequest& request, Rout
       prepared.warm = std::move(built.front());
       prepared.warm->cache = call.cache;
       prepared.warm->warm = true;
-      prepared.warm->queue_timeout_s = options_.queue_timeout_s;
+      prepared.warm->queue_timeout_s = QueueTimeout(call.prompt);
     }
   }
   if (kind != Kind::kWarm || call.ttl_s > 0) prepared.request = std::move(command);

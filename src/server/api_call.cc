@@ -154,6 +154,9 @@ void ReadExtras(FieldReader* in, ApiCall* call) {
   std::string user;
   in->String("user", kUserBytesMax, &user);
   ReadCacheFields(in, &call->cache);
+  float wait_s = 0;
+  if (in->Number("queue_timeout_s", 0, 1e9, &wait_s, true))
+    call->queue_timeout_s = static_cast<double>(wait_s);
 }
 
 // What would change the answer if it were ignored is refused.

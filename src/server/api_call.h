@@ -60,7 +60,8 @@ struct ApiCall {
   bool return_token_ids = false;
   bool tokens_as_token_ids = false;
   std::string request_id;
-  CacheWish cache;  // without the tenant
+  CacheWish cache;             // without the tenant
+  double queue_timeout_s = 0;  // longest wait for admission; 0: the server's
 };
 
 // kInvalidArgument with field() set.

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/test_http.h"
@@ -372,6 +374,36 @@ TEST(ServerCacheTest, AWarmingWhoseClientLeavesIsCancelled) {
   server.worker.Hold(false);
   EXPECT_EQ(server.Get("/health").status, 200);
   EXPECT_TRUE(server.worker.commands().empty());
+}
+
+TEST(ServerCacheTest, ARequestMayWaitForLessThanTheServerAllows) {
+  ServerOptions options;
+  options.queue_timeout_s = 50;
+  const TestServer server({}, options);
+  constexpr double kNs = 1e-9;
+  const auto wait = [&](const std::string& more) {
+    const auto now = [] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(
+                 std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    const auto before = now();
+    EXPECT_EQ(server.Post(kText, R"({"prompt":"ab","max_tokens":1)" + more + "}").status, 200);
+    const double early = static_cast<double>(server.worker.requests().back().deadline_ns - now());
+    const double late = static_cast<double>(server.worker.requests().back().deadline_ns - before);
+    return std::make_pair(early * kNs, late * kNs);
+  };
+  for (const auto& [more, seconds] : std::vector<std::pair<std::string, double>>{
+           {"", 50}, {R"(,"queue_timeout_s":12.5)", 12.5}, {R"(,"queue_timeout_s":700)", 50}}) {
+    const auto [early, late] = wait(more);
+    EXPECT_LE(early, seconds) << more;
+    EXPECT_GE(late, seconds) << more;
+  }
+  for (const char* bad : {"0", "-1", "\"5\"", "true"})
+    EXPECT_EQ(server.Post(kText, R"({"prompt":"ab","queue_timeout_s":)" + std::string(bad) + "}")
+                  .json()["error"]["param"],
+              "queue_timeout_s")
+        << bad;
 }
 
 std::string RetryAfter(double seconds) {

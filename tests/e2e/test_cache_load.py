@@ -260,6 +260,21 @@ def overload(t):
         t.note("%s; Retry-After %d to %d s" % (dict(statuses), min(waits, default=0), max(waits, default=0)))
 
 
+@test("queue_timeout_s: a request may wait for less than the others")
+def impatient(t):
+    with t.fresh("stories", "--max-num-seqs", 8, "--kv-blocks", 1200) as s:
+        body = {"model": s.served_name(), "prompt": [3, 4, 5], "max_tokens": 1800, "temperature": 0, "ignore_eos": True, "n": 8}
+        held = [s.open_stream(TEXT, body) for _ in range(6)]
+        held[0].recv(64)
+        r = s.post(TEXT, {"model": s.served_name(), "prompt": [6, 7], "max_tokens": 2, "queue_timeout_s": 0.05})
+        t.equal(r.status, 503, "beyond its queue_timeout_s: %s" % r.body[:160])
+        t.check(any(k.lower() == "retry-after" for k in r.headers), "503 without Retry-After")
+        for c in held:
+            c.close()
+        r = s.post(TEXT, {"model": s.served_name(), "prompt": [6, 7], "max_tokens": 2, "queue_timeout_s": 100})
+        t.equal(r.status, 200, "within its queue_timeout_s: %s" % r.body[:160])
+
+
 @test("--itl-target: prompts in small chunks beside streams, same tokens")
 def itl(t):
     streams = [[3 + t.random.randrange(200) for _ in range(20)] for _ in range(3)]
