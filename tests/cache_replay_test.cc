@@ -6,8 +6,8 @@
 // list deepest first gives exactly the hits of KvCache (its index, pool and lru lose nothing and
 // invent nothing); and both differ by less than a unit of the third digit.
 // Skipped, loudly, where the traces are not.
-
 #include "../bench/flood_replay.h"
+#include "../bench/paging_replay.h"
 #include "../bench/trace_replay.h"
 
 #include <gtest/gtest.h>
@@ -85,6 +85,20 @@ TEST(CacheReplay, HotPrefixSurvivesFlood) {
     EXPECT_GT(cost.mixed, lru.mixed);
     EXPECT_LE(cost.evictions, 38);  // 600 tokens
   }
+}
+
+// Less than 2 % of the memory taken has no token, at blocks of 16, over all steps of the trace.
+TEST(CacheReplay, PagingWastesLessThanTwoPercent) {
+  const std::string path = "../shared/traces/azure/AzureLLMInferenceTrace_conv.csv.gz";
+  if (Missing(path)) GTEST_SKIP() << "NOT CHECKED: no " << path;
+  const std::deque<Job> jobs = LoadLengths(path);
+  ASSERT_EQ(jobs.size(), 19366u);
+  int64_t outputs = 0;
+  for (const Job& job : jobs) outputs += job.output;
+  const Sums sums = Paged(262144, 16, 16384).Run(jobs);
+  EXPECT_GE(sums.tokens, outputs);
+  EXPECT_LT(sums.waste / static_cast<double>(sums.steps), 0.02);
+  EXPECT_GT(static_cast<double>(sums.running) / static_cast<double>(sums.steps), 150);
 }
 
 }  // namespace
