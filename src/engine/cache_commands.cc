@@ -32,6 +32,7 @@ CacheReply EngineCore::Cache(const CacheRequest& request) {
       break;
   }
   cache_->CloseSpace(space);
+  reply.pin_budget_blocks = cache_->pin_budget();
   reply.evict = cache_->evict();
   reply.books = cache_->books();
   reply.counts = cache_->counts();

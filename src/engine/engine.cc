@@ -38,6 +38,8 @@ struct CacheCommand {
 };
 using Command = std::variant<SubmitCommand, CancelCommand, FinishCommand, CacheCommand>;
 
+constexpr int64_t kNapMost = 60'000'000'000;
+
 uint64_t RandomSeed() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
@@ -51,6 +53,7 @@ class LocalEngine final : public Engine {
       : options_(options),
         info_(std::move(info)),
         observer_(observer),
+        clock_(clock),
         seed_(RandomSeed()),
         core_(scheduler, std::move(cache), std::move(swap), runner, arena, clock, executor) {
     free_seats_ = core_.free_seats();
@@ -80,8 +83,11 @@ class LocalEngine final : public Engine {
   const EngineOptions options_;
   const WorkerInfo info_;
   StepObserver* const observer_;
+  const Clock* const clock_;
   const uint64_t seed_;
   EngineCore core_;  // touched by the stepping thread only; Admissible reads constants
+  // Answered after the snapshot is out: who gets a reply also sees the numbers that go with it.
+  std::vector<std::pair<std::function<void(CacheReply)>, CacheReply>> replies_;
   std::thread thread_;
   bool stopped_ = false;  // Stop has run to its end; caller's thread only
 
@@ -191,7 +197,7 @@ void LocalEngine::Apply(Command command) {
   } else if (const auto* finish = std::get_if<FinishCommand>(&command)) {
     core_.FinishChoice(finish->request, finish->choice);
   } else if (auto* cache = std::get_if<CacheCommand>(&command)) {
-    cache->done(core_.Cache(cache->request));
+    replies_.emplace_back(std::move(cache->done), core_.Cache(cache->request));
   }
 }
 
@@ -202,7 +208,7 @@ bool LocalEngine::Step() {
     commands.swap(inbox_);
     stats_.waiting += std::exchange(inbox_submits_, 0);  // until the step's own count replaces it
   }
-  const bool any = !commands.empty();
+  const bool any = core_.ExpireCache() || !commands.empty();
   for (Command& command : commands) Apply(std::move(command));
   const bool worked = core_.Step();
   if (!worked && !any) return false;
@@ -223,6 +229,7 @@ void LocalEngine::Publish(const StepStats& step) {
   }
   if (observer_ != nullptr) observer_->OnStep(step, stats);
   core_.DeliverEvents();
+  for (auto& [done, reply] : std::exchange(replies_, {})) done(std::move(reply));
   if (ended.empty()) return;
   const std::lock_guard lock(mutex_);
   undelivered_ -= static_cast<int64_t>(ended.size());
@@ -238,7 +245,15 @@ void LocalEngine::Loop() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+      const auto woken = [this] { return stopping_ || !inbox_.empty(); };
+      // Pins and TTLs end while nothing runs, too.
+      const int64_t due_ns = core_.next_expiry_ns();
+      if (due_ns == INT64_MAX) {
+        wake_.wait(lock, woken);
+      } else {
+        const int64_t left_ns = std::clamp<int64_t>(due_ns - clock_->NowNs(), 0, kNapMost);
+        wake_.wait_for(lock, std::chrono::nanoseconds(left_ns), woken);
+      }
       if (stopping_) return;
     }
     for (;;) {
@@ -360,6 +375,7 @@ Result<std::unique_ptr<Engine>> Engine::Make(const EngineOptions& options, Worke
   cache.pin_spare = (scheduler.max_model_len + cache.block_tokens - 1) / cache.block_tokens;
   cache.tenant_quota = options.tenant_quota;
   cache.host_slots = swap->slots();
+  cache.name_seed = RandomSeed();
   KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv, KvCache::Make(cache));
   return std::unique_ptr<Engine>(
       std::make_unique<LocalEngine>(options, std::move(info), scheduler, std::move(kv),

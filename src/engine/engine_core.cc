@@ -157,11 +157,17 @@ void EngineCore::Expire() {
   }
 }
 
+bool EngineCore::ExpireCache() {
+  const int64_t now_ns = clock_->NowNs();
+  if (now_ns < cache_->next_expiry_ns()) return false;
+  cache_->Expire(now_ns);
+  return true;
+}
+
 bool EngineCore::Step() {
   step_ = {};
   Expire();
   const int64_t start_ns = clock_->NowNs();
-  cache_->Expire(start_ns);
   ScheduledBatch plan = scheduler_.Plan(start_ns);
   step_.schedule_ns = clock_->NowNs() - start_ns;
   for (const ChoiceId& full : plan.exhausted) {

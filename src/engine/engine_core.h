@@ -50,6 +50,9 @@ class EngineCore {
   std::vector<RequestId> TakeEnded() { return std::exchange(ended_, {}); }
 
   bool idle() const { return scheduler_.idle(); }
+  // Ends pins and TTLs that are over; false: none was due.
+  bool ExpireCache();
+  int64_t next_expiry_ns() const { return cache_->next_expiry_ns(); }
   int64_t fresh() const { return scheduler_.counts().fresh; }
   int32_t free_seats() const { return scheduler_.counts().free_seats; }
   int32_t seats() const { return scheduler_.seats(); }

@@ -85,6 +85,7 @@ struct CacheReply {
   std::vector<PinInfo> pins;
   std::vector<OwnerInfo> owners;
   int64_t now_ns = 0;  // engine clock, for expires_ns
+  int64_t pin_budget_blocks = 0;
   std::string evict;
 };
 

@@ -23,6 +23,7 @@ struct KvCacheOptions {
   int32_t pin_spare = 0;    // blocks that pins leave in any case: the longest sequence fits beside
   double tenant_quota = 0.5;  // soft: an owner above it evicts its own while others are there
   int32_t host_slots = 0;     // blocks that fit the swap space
+  uint64_t name_seed = 0;     // of the names under which owners of salts are shown
   int32_t ghosts = -1;        // evicted blocks remembered; -1: as many as blocks of group 0
 };
 

@@ -118,6 +118,8 @@ class KvCache {
   // The hottest prefixes (deepest nodes of the most used paths), at most `most`.
   std::vector<HotPrefix> Hottest(int32_t most) const;
   std::vector<PinInfo> pins() const;
+  int32_t pin_budget() const;      // blocks
+  int64_t next_expiry_ns() const;  // when Expire has something to do; INT64_MAX: never
   std::vector<OwnerInfo> owners(int32_t most) const;
   int64_t bookkeeping_bytes() const;  // without token ids
   void CheckIntegrity() const;        // O(blocks): recounts everything, CHECKs on a difference

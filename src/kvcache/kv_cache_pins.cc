@@ -30,11 +30,21 @@ void KvCache::Rep::Mark(const std::vector<int32_t>& path, const CacheHint& hint)
     if (own && hint.expires_ns != INT64_MAX && expiries.size() < expiries_most)
       expiries.emplace(hint.expires_ns, Expiry{path[i], node.created, node.hits});
   }
-  if (hint.session != 0) {
-    const auto session = session_ends.find(hint.session);
-    if (session != session_ends.end())
-      session->second = {path.back(), index.node(path.back()).created};
-  }
+}
+
+int64_t KvCache::Rep::PinBudget() const {
+  return std::clamp<int64_t>(static_cast<int64_t>(options.pin_budget * pools[0].total()), 0,
+                             std::max(0, pools[0].total() - options.pin_spare));
+}
+
+int32_t KvCache::pin_budget() const {
+  return static_cast<int32_t>(rep_->PinBudget());
+}
+
+int64_t KvCache::next_expiry_ns() const {
+  const Rep& r = *rep_;
+  return std::min(r.pin_ends.empty() ? INT64_MAX : r.pin_ends.begin()->first,
+                  r.expiries.empty() ? INT64_MAX : r.expiries.begin()->first);
 }
 
 std::vector<int32_t> KvCache::Rep::PathOf(int32_t n) const {
@@ -48,9 +58,7 @@ Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, 
                                      int64_t expires_ns, std::string session) {
   int64_t more = 0;
   for (const int32_t n : nodes) more += index.node(n).pins == 0 ? 1 : 0;
-  const int64_t budget =
-      std::clamp<int64_t>(static_cast<int64_t>(options.pin_budget * pools[0].total()), 0,
-                          std::max(0, pools[0].total() - options.pin_spare));
+  const int64_t budget = PinBudget();
   if (counts.pinned_by_name + more > budget) {
     return ResourceExhausted(
         "the pin needs " + std::to_string(more) + " more blocks; " +
@@ -137,9 +145,7 @@ Result<PinInfo> KvCache::PinSession(int32_t space, std::string_view session, int
   if (end == nullptr)
     return NotFound("session '" + std::string(session) + "' has nothing in the cache");
   std::vector<int32_t> nodes = rep_->PathOf(end->node);
-  const int32_t tokens =
-      static_cast<int32_t>(nodes.size() - 1) * rep_->bt + rep_->index.node(end->node).ready;
-  return rep_->AddPin(space, std::move(nodes), tokens, expires_ns, std::string(session));
+  return rep_->AddPin(space, std::move(nodes), end->tokens, expires_ns, std::string(session));
 }
 
 bool KvCache::Unpin(uint64_t pin) {

@@ -28,6 +28,7 @@ struct KvCache::Rep {
   struct SessionEnd {
     int32_t node = kNoNode;
     int64_t created = 0;  // of the node: another block may have its number by now
+    int32_t tokens = 0;
   };
   struct Expiry {
     int32_t node = kNoNode;
@@ -84,6 +85,7 @@ struct KvCache::Rep {
                         int32_t limit) const;
   bool SidesCover(const CacheMatch& match, int32_t tokens) const;
   void Mark(const std::vector<int32_t>& path, const CacheHint& hint);
+  int64_t PinBudget() const;
   void EndSpaceIfDead(int32_t space);
 
   // ---- Pins (kv_cache_pins.cc)

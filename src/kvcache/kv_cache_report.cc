@@ -105,7 +105,8 @@ std::vector<OwnerInfo> KvCache::owners(int32_t most) const {
       char text[32];
       std::snprintf(text, sizeof(text), "salt-%016llx",
                     static_cast<unsigned long long>(
-                        Hash64(std::as_bytes(std::span(owner.key.data(), owner.key.size())))));
+                        Hash64(std::as_bytes(std::span(owner.key.data(), owner.key.size())),
+                               rep_->options.name_seed)));
       info.name = text;
     }
     out.push_back(std::move(info));

@@ -256,6 +256,15 @@ void KvCache::Release(SequenceKv& kv, std::span<const TokenId> tokens, int32_t c
   PublishTail(kv, tokens, computed);
   const std::vector<int32_t> path(kv.tables_[0].begin(), kv.tables_[0].begin() + kv.attached_);
   rep_->Mark(path, hint);
+  const auto session = rep_->session_ends.find(hint.session);
+  if (session != rep_->session_ends.end()) {
+    // Also where its end was there before it.
+    const CacheMatch match = Match(kv.space_, tokens, computed);
+    const int32_t end = match.partial != kNoNode ? match.partial
+                        : !match.nodes.empty()   ? match.nodes.back()
+                                                 : kNoNode;
+    if (end != kNoNode) session->second = {end, rep_->index.node(end).created, match.tokens};
+  }
   rep_->Drop(kv);
 }
 
