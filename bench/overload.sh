@@ -66,9 +66,10 @@ run reserve10 "reserve-blocks 0.1" --reserve-blocks 0.1
 run swap "preempt swap" --preempt swap
 run recompute "preempt recompute" --preempt recompute
 run itl100 "itl-target 100" --itl-target 100
+run itl50 "itl-target 50" --itl-target 50
 
-plot overload.svg "Overload: all knobs" base reserve0 reserve10 swap recompute itl100
+plot overload.svg "Overload: all knobs" base reserve0 reserve10 swap recompute itl100 itl50
 plot overload-reserve.svg "Overload: blocks kept free when admitting" base reserve0 reserve10
 plot overload-preempt.svg "Overload: what preemption does with its victim" base swap recompute
-plot overload-itl.svg "Overload: target for the time between tokens" base itl100
+plot overload-itl.svg "Overload: target for the time between tokens" base itl100 itl50
 "$PYTHON" "$here/overload_verdict.py" $(printf "$OUT/%s.json " "${reports[@]}")

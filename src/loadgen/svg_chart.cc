@@ -270,11 +270,14 @@ std::vector<double> LogTicks(double least, double most) {
   if (end == begin) ++end;
   std::vector<double> ticks(begin, end + 1);
   if (ticks.size() <= 7) return ticks;
-  ticks.clear();
+  const double low = ticks.front(), high = ticks.back();
   const int stride = std::max(1, (last - first + 5) / 6);
-  for (int exponent = first; exponent < last + stride; exponent += stride) {
-    ticks.push_back(std::pow(10, exponent));
+  ticks = {low};
+  for (int exponent = first; exponent < last; exponent += stride) {
+    const double tick = std::pow(10, exponent);
+    if (tick > low * 1.9 && tick < high / 1.9) ticks.push_back(tick);
   }
+  ticks.push_back(high);
   return ticks;
 }
 
