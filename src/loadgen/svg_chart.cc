@@ -275,7 +275,8 @@ std::vector<double> LogTicks(double least, double most) {
   ticks = {low};
   for (int exponent = first; exponent < last; exponent += stride) {
     const double tick = std::pow(10, exponent);
-    if (tick > low * 1.9 && tick < high / 1.9) ticks.push_back(tick);
+    const double place = std::log(tick / low) / std::log(high / low);
+    if (place > 0.1 && place < 0.9) ticks.push_back(tick);  // room for the text
   }
   ticks.push_back(high);
   return ticks;
