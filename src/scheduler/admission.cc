@@ -47,9 +47,18 @@ void Scheduler::Reestimate() {
   }
 }
 
+// A head that waited for tokens goes on waiting while they come, also in a step that has no row for
+// it: else it would be taken for one that lacks a seat.
+void Scheduler::KeepJoining() {
+  if (options_.policy != SchedulingPolicy::kPriority || waiting_.empty()) return;
+  Sequence* head = waiting_.begin()->second;
+  if (head->joined + 1 != plan_) return;
+  const int32_t limit = MatchLimit(*head);
+  if (Joins(Match(*head, limit), limit)) head->joined = plan_;
+}
+
 void Scheduler::Admit(int64_t now_ns, ScheduledBatch& batch) {
   int32_t passed = 0;
-  counts_.joining = 0;
   for (auto it = waiting_.begin(); it != waiting_.end() && PrefillRoom(batch) > 0;) {
     Sequence* sequence = it->second;
     ++it;
@@ -64,18 +73,20 @@ void Scheduler::Admit(int64_t now_ns, ScheduledBatch& batch) {
   }
 }
 
+// Announced tokens are written when this step ends. If it would gain a block, or all it can have,
+// it waits; the announcement ends with the step, so it never waits for what does not come.
+bool Scheduler::Joins(const CacheMatch& match, int32_t limit) const {
+  const bool all = match.tokens + match.pending_tokens >= limit;
+  return match.pending_tokens >= block_tokens_ || (all && match.pending_tokens > 0);
+}
+
 Scheduler::Try Scheduler::TryAdmit(Sequence* sequence, int64_t now_ns, ScheduledBatch& batch) {
   if (seats_used_ + sequence->state->seats() > seats_) return Try::kBlocked;
   if (running_.empty()) return AdmitAlone(sequence, now_ns, batch);
   if (StillBlocked(*sequence)) return Try::kBlocked;
   const int32_t limit = MatchLimit(*sequence);
   const CacheMatch match = Match(*sequence, limit);
-  // Announced tokens are written when this step ends. If it would gain a block, or all it can have,
-  // it waits; the announcement ends with the step, so it never waits for what does not come.
-  const bool all = match.tokens + match.pending_tokens >= limit;
-  if (match.pending_tokens >= block_tokens_ || (all && match.pending_tokens > 0)) {
-    return Try::kJoins;
-  }
+  if (Joins(match, limit)) return Try::kJoins;
   if (!FitsBeside(*sequence, match)) {
     RememberBlocked(*sequence, match);
     return Try::kBlocked;

@@ -31,7 +31,9 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   }
   const bool admits = batch.preempted == urgent;
   PlanPrefills(admits, batch);
+  counts_.joining = 0;
   if (admits || running_.empty()) Admit(now_ns, batch);
+  if (counts_.joining == 0) KeepJoining();
   pace_.Planned(now_ns, first_admitted_, counts_.fresh);
   if (!batch.items.empty()) {
     batch.open_ = true;

@@ -115,6 +115,8 @@ class Scheduler {
 
   // admission.cc
   void Reestimate();
+  void KeepJoining();
+  bool Joins(const CacheMatch& match, int32_t limit) const;
   void Admit(int64_t now_ns, ScheduledBatch& batch);
   Try TryAdmit(Sequence* sequence, int64_t now_ns, ScheduledBatch& batch);
   Try AdmitAlone(Sequence* sequence, int64_t now_ns, ScheduledBatch& batch);

@@ -1,6 +1,7 @@
 // The rules of docs/scheduler.md by example: preemption, orders and ageing, estimates.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -94,20 +95,16 @@ TEST(SchedulerPreempt, TheVictimIsWhoLosesLeast) {
 }
 
 TEST(SchedulerPreempt, WhatOthersHoldIsNotLost) {
-  SchedulerRig rig(Cache(11), Options(8, 512));
-  rig.Add(Make(1, 47, 20));  // 3 blocks
-  rig.Add(Make(2, 80, 9));   // 5 blocks; 6 with the first token
-  rig.Step();
-  RigRequest third = Make(3, 81, 9);  // shares 5 of them: one of its own
-  third.prompt = rig.request(2).prompt;
-  third.prompt.push_back(5);
+  SchedulerRig rig(Cache(10), Options(8, 512));
+  rig.Add(Make(1, 47, 20));           // 3 blocks
+  rig.Add(Make(2, 60, 9));            // 4 blocks
+  RigRequest third = Make(3, 60, 9);  // shares three of them: one of its own, 12 tokens in it
+  std::copy_n(rig.request(2).prompt.begin(), 48, third.prompt.begin());
   rig.Add(third);
-  EXPECT_EQ(rig.Step(), "1.0[47+1]! 2.0[80+1]! 3.0[80+1]! ");
-  // 3 loses one token, 2 as well; it came later.
-  EXPECT_EQ(rig.Step(), "1.0[48+1]! 2.0[81+1]! 3.0[81+1]! ");
-  rig.Add(Make(4, 17, 9));  // does not fit: one block is free
-  rig.Step();
-  EXPECT_EQ(rig.scheduler().counts().waiting, 1);
+  rig.Add(Make(4, 20, 9));  // 2 blocks, 20 tokens
+  EXPECT_EQ(rig.Step(), "1.0[0+47]! 2.0[0+60]! 4.0[0+20]! ");
+  EXPECT_EQ(rig.Step(), "1.0[47+1]! 2.0[60+1]! 4.0[20+1]! 3.0[48+12]! ");
+  EXPECT_EQ(rig.Step(), "1.0[48+1]! 2.0[61+1]! 4.0[21+1]! ");
   Finish(rig, {1, 2, 3, 4});
 }
 
@@ -261,17 +258,37 @@ TEST(SchedulerOrder, RowsGoToTheUrgentOneToo) {
 }
 
 TEST(SchedulerOrder, EqualPriorityNeverPreempts) {
-  SchedulerOptions options = Options(1, 512);
+  SchedulerOptions options = Options(2, 100);
   options.policy = SchedulingPolicy::kPriority;
-  options.age_step_ns = 1;  // ranks alone would
-  SchedulerRig rig(Cache(8), options);
-  rig.now_ns = kSecond;
-  rig.Add(Make(1, 4, 9, 5));
-  rig.Step();
-  rig.Add(Make(2, 4, 9, 5));
-  EXPECT_EQ(rig.Step(), "1.0[4+1]! ");
-  Finish(rig, {1, 2});
+  SchedulerRig rig(Cache(64), options);
+  rig.Add(Make(1, 60, 9));
+  RigRequest same = Make(2, 60, 9);
+  same.prompt = rig.request(1).prompt;
+  rig.Add(same);            // waits for the tokens of 1
+  rig.Add(Make(3, 8, 20));  // passes it and takes the last seat
+  EXPECT_EQ(rig.Step(), "1.0[0+60]! 3.0[0+8]! ");
+  // 2 stands before 3 in rank and finds no seat.
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(rig.Step().substr(0, 4), "1.0[");
+  Finish(rig, {1, 2, 3});
   EXPECT_EQ(rig.scheduler().counts().preemptions, 0u);
+}
+
+TEST(SchedulerOrder, WhoWaitsForTokensPreemptsNobodyTwice) {
+  SchedulerOptions options = Options(2, 32);
+  options.policy = SchedulingPolicy::kPriority;
+  SchedulerRig rig(Cache(64), options);
+  rig.Add(Make(2, 20, 40, 1));
+  rig.Add(Make(1, 160, 1, 1));
+  EXPECT_EQ(rig.Step(), "2.0[0+20]! 1.0[0+12] ");
+  EXPECT_EQ(rig.Step(), "2.0[20+1]! 1.0[12+31] ");
+  RigRequest urgent = Make(3, 160, 1, 0);
+  urgent.prompt = rig.request(1).prompt;
+  rig.Add(urgent);
+  // It takes the seat of 2, then sees that 1 is at its tokens. 2 does not come back at once.
+  EXPECT_EQ(rig.Step(), "1.0[43+16] ");
+  EXPECT_NE(rig.Step().find("2.0["), std::string::npos);
+  Finish(rig, {1, 2, 3});
+  EXPECT_EQ(rig.scheduler().counts().preemptions, 1u);
 }
 
 TEST(SchedulerOrder, PrefixPutsCachedPromptsFirstWithinABound) {

@@ -349,6 +349,18 @@ TEST(SchedulerCache, SaltsShareNothing) {
   EXPECT_EQ(rig.Step(), "2.0[0+40]! ");
 }
 
+TEST(SchedulerCache, TheNamespaceIsClosedWithTheRequest) {
+  SchedulerRig rig(Cache(32), Options(4, 512));
+  const int32_t number = rig.cache().OpenSpace("", "first");
+  rig.cache().CloseSpace(number);
+  RigRequest salted = Make(1, 40, 1);
+  salted.salt = "second";
+  rig.Add(salted);
+  rig.scheduler().Cancel(RequestId(1));
+  // Nothing was computed in it, so its number is given anew.
+  EXPECT_EQ(rig.cache().OpenSpace("", "third"), number);
+}
+
 // ---- Joining
 
 TEST(SchedulerJoin, EqualPromptsThatArriveTogetherAreComputedOnce) {
