@@ -31,10 +31,9 @@ Shape RandomShape(Rng& rng) {
   KvCacheOptions& cache = shape.cache;
   cache.block_tokens = rng.Below(2) == 0 ? 4 : 8;
   const int32_t blocks = Between(rng, 4, 40);
-  const int32_t window = Between(rng, 3, 40);
+  const int32_t window = Between(rng, 1, 40);
   const KvGroup windowed{GroupRule::kWindow, window, 0, 0};
-  // Whole blocks, as models have it.
-  const KvGroup chunked{GroupRule::kChunked, cache.block_tokens * Between(rng, 1, 5), 0, 0};
+  const KvGroup chunked{GroupRule::kChunked, window, 0, 0};
   switch (rng.Below(6)) {
     case 0:
       cache.groups = {KvGroup{}, windowed};
