@@ -224,7 +224,8 @@ void LocalEngine::Publish(const StepStats& step) {
     const std::lock_guard lock(mutex_);
     stats_ = stats;
     pending_ = core_.fresh() + inbox_submits_;
-    free_seats_ = core_.free_seats();
+    // Where some wait after a step it is not seats that are missing: no place is free for others.
+    free_seats_ = core_.fresh() == 0 ? core_.free_seats() : 0;
     for (const RequestId request : ended) live_.erase(request);
   }
   if (observer_ != nullptr) observer_->OnStep(step, stats);

@@ -236,13 +236,14 @@ class Episode {
     }
   }
 
+  struct Planned {
+    int id;
+    int32_t to;
+    bool announced;
+  };
+
   // One step: some sequences run a chunk or a decode each, then all are committed, or fail.
   void Step(Totals& totals) {
-    struct Planned {
-      int id;
-      int32_t to;
-      bool announced;
-    };
     std::vector<Planned> plan;
     std::vector<BlockMove> moves;
     std::vector<int> ids, begun;
@@ -290,22 +291,26 @@ class Episode {
     for (const Planned& planned : plan) {
       if (failed) {
         End(planned.id);
-        continue;
+      } else {
+        Commit(planned);
       }
-      Live& live = *live_.at(planned.id);
-      cache_->Publish(live.kv, live.tokens, live.computed, planned.to);
-      const bool prompt_done = live.computed < live.prompt && planned.to >= live.prompt;
-      live.computed = planned.to;
-      Note(live, planned.announced ? live.computed : live.computed / bt_ * bt_);
-      if (prompt_done) {
-        cache_->PublishTail(live.kv, live.tokens, live.prompt);
-        Note(live, live.prompt);
-      }
-      if (live.computed == static_cast<int32_t>(live.tokens.size()))
-        live.tokens.push_back(static_cast<TokenId>(rng_.Below(alphabet_)));
-      Verify(live);
-      if (rng_.Below(big_ ? 150 : 15) == 0) Fork(planned.id);
     }
+  }
+
+  void Commit(const Planned& planned) {
+    Live& live = *live_.at(planned.id);
+    cache_->Publish(live.kv, live.tokens, live.computed, planned.to);
+    const bool prompt_done = live.computed < live.prompt && planned.to >= live.prompt;
+    live.computed = planned.to;
+    Note(live, planned.announced ? live.computed : live.computed / bt_ * bt_);
+    if (prompt_done) {
+      cache_->PublishTail(live.kv, live.tokens, live.prompt);
+      Note(live, live.prompt);
+    }
+    if (live.computed == static_cast<int32_t>(live.tokens.size()))
+      live.tokens.push_back(static_cast<TokenId>(rng_.Below(alphabet_)));
+    Verify(live);
+    if (rng_.Below(big_ ? 150 : 15) == 0) Fork(planned.id);
   }
 
   // These tokens can be found from now on.

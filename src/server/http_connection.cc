@@ -125,7 +125,11 @@ void HttpConnection::OnMonitor(Error error, size_t bytes) {
   monitoring_ = false;
   if (!open()) return;
   buffer_.commit(bytes);
-  if (state_ == State::kLingering) return Linger();
+  if (state_ == State::kLingering) {
+    // After the peer's end nothing more comes: waiting for it would hold the socket till the limit.
+    if (error && error != asio::error::operation_aborted) return Close();
+    return Linger();
+  }
   if (state_ == State::kIdle &&
       (!error || (error == asio::error::operation_aborted && buffer_.size() > 0)))
     return ReadHead();
