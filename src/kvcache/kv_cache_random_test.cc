@@ -50,6 +50,7 @@ class Episode {
       bytes_.emplace_back(static_cast<size_t>(options_.blocks[g]) * static_cast<size_t>(bt_), 0);
     host_.resize(static_cast<size_t>(options_.host_slots) * static_cast<size_t>(bt_));
     alphabet_ = 1 + rng_.Below(3);
+    solo_ = rng_.Below(2) == 0;
   }
 
   ~Episode() {
@@ -59,7 +60,7 @@ class Episode {
   void Run(int ops, Totals& totals) {
     for (int i = 0; i < ops && !::testing::Test::HasFailure(); ++i) {
       const uint64_t what = rng_.Below(10);
-      if (what < 3) Start(totals);
+      if (what < 3 && !(big_ && solo_ && !live_.empty())) Start(totals);
       if (what >= 2 && what < 8) Step(totals);
       if (what == 8 && !live_.empty()) End(Pick());
       if (what == 9) Odd();
@@ -164,7 +165,12 @@ class Episode {
     const int32_t naive = Naive(live, size - 1);
     EXPECT_LE(match.tokens, naive);
     if (big_ && options_.groups.size() == 1 && !dropped_ && !in_step && Evictions() == 0) {
-      EXPECT_EQ(match.tokens, naive);
+      // Two that compute one block in one step enter what follows it a step later.
+      if (solo_) {
+        EXPECT_EQ(match.tokens, naive);
+      } else {
+        EXPECT_GE(match.tokens, naive - 16 - 2 * bt_);
+      }
       ++totals.exact;
     }
     BeginOptions begin;
@@ -410,6 +416,7 @@ class Episode {
   std::map<uint64_t, std::set<std::vector<TokenId>>> seen_;  // published, by name
   bool dropped_ = false;                                     // something was dropped on purpose
   uint64_t alphabet_ = 2;
+  bool solo_ = false;  // in big pools: one sequence after the other
   int64_t now_ = 0;
   int next_ = 0;
 };
