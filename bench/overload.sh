@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Load against latency beyond capacity, with the scheduler's knobs at several values: a sweep of
 # `kvasir bench` for each, JSON reports and pictures, and whether overload is smooth.
-# usage: [KVASIR=BINARY] [MODEL=demo] [KV_MEM=32MiB] bench/overload.sh [--out DIR] [--quick] [flags of kvasir bench --sweep ...]
+# usage: [KVASIR=BINARY] [MODEL=demo] [KV_MEM=32MiB] [ONLY="base itl20"] bench/overload.sh [--out DIR] [--quick] [flags of kvasir bench --sweep ...]
 # All runs see the same requests at the same rates: multiples of the capacity with default knobs.
 # A full run takes about half an hour, --quick a third of it.
 set -euo pipefail
@@ -33,6 +33,7 @@ capacity=
 run() {  # run NAME LABEL [FLAG VALUE]: skipped if the server does not know the flag
   local name=$1 label=$2
   shift 2
+  [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $name "* ]] || return 0
   if [ $# -gt 0 ] && ! has_flag "$1"; then
     echo "skipped: $label (this server has no $1)"
     return
@@ -56,6 +57,7 @@ plot() {  # plot FILE TITLE NAMES...: those that were run
   for name in "$@"; do
     [[ " ${reports[*]} " == *" $name "* ]] && files+=("$OUT/$name.json")
   done
+  [ ${#files[@]} -gt 0 ] || return 0
   "$KVASIR" bench --plot "${files[@]}" --title "$title" --svg "$OUT/$file"
   echo "picture: $OUT/$file"
 }
@@ -67,9 +69,10 @@ run swap "preempt swap" --preempt swap
 run recompute "preempt recompute" --preempt recompute
 run itl100 "itl-target 100" --itl-target 100
 run itl50 "itl-target 50" --itl-target 50
+run itl20 "itl-target 20" --itl-target 20
 
-plot overload.svg "Overload: all knobs" base reserve0 reserve10 swap recompute itl100 itl50
+plot overload.svg "Overload: all knobs" base reserve0 reserve10 swap recompute itl100 itl50 itl20
 plot overload-reserve.svg "Overload: blocks kept free when admitting" base reserve0 reserve10
 plot overload-preempt.svg "Overload: what preemption does with its victim" base swap recompute
-plot overload-itl.svg "Overload: target for the time between tokens" base itl100 itl50
+plot overload-itl.svg "Overload: target for the time between tokens" base itl100 itl50 itl20
 "$PYTHON" "$here/overload_verdict.py" $(printf "$OUT/%s.json " "${reports[@]}")

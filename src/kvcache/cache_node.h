@@ -31,12 +31,12 @@ struct CacheNode {
   int32_t owner_prev = kNoNode, owner_next = kNoNode;
   int64_t created = 0;   // ticks: counts up per cache operation, not time
   int64_t last_use = 0;  // tick of the last match or release
-  uint64_t chain = 0;    // hash of all tokens from the root, salt included: ghosts only
-  int32_t depth = 0;     // blocks before it
-  int32_t space = -1;    // its namespace
-  uint16_t fill = 0;     // tokens of the key; < block_tokens: a tail, which has no children
-  uint16_t ready = 0;    // of them, written; the rest is being computed in the current step
-  uint16_t hits = 0;     // matches since it was made, saturating
+  uint64_t chain = 0;  // hash of all tokens from the root, salt included: ghosts only; 0 for a tail
+  int32_t depth = 0;   // blocks before it
+  int32_t space = -1;  // its namespace
+  uint16_t fill = 0;   // tokens of the key; < block_tokens: a tail, which has no children
+  uint16_t ready = 0;  // of them, written; the rest is being computed in the current step
+  uint16_t hits = 0;   // matches since it was made, saturating
   uint16_t pins = 0;
   Retain retain = Retain::kNormal;
   uint8_t queue = 0;     // the policy's: which of its lists

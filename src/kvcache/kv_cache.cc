@@ -70,7 +70,7 @@ KvCache::Rep::Rep(const KvCacheOptions& made)
     pools.emplace_back(made.blocks[g], made.block_tokens);
     if (g > 0) sides.emplace_back(made.blocks[0], made.blocks[g]);
   }
-  expiries_most = 4 * static_cast<size_t>(made.blocks[0]);
+  expiries_most = static_cast<size_t>(made.blocks[0]);
   for (int32_t slot = made.host_slots; slot-- > 0;) host_free.push_back(slot);
 }
 

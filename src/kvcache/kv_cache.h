@@ -61,10 +61,9 @@ class KvCache {
   bool Fits(const CacheMatch& match, const SequenceKv& kv, int32_t tokens, int32_t chunk,
             int32_t keep_free) const;
   // Leases the match, copies a partial block (appended to moves), brings back what lies in host
-  // slots, promises blocks for `tokens` in all. kv must be empty or swapped; Fits must have said
-  // yes, or: false and nothing changed. Returns the tokens the sequence has now in *computed.
-  // looked_up: what it looked for, for the counts of hits and misses (nullptr: a resumption that
-  // counts nothing).
+  // slots, promises blocks for begin.promise tokens in all. kv must be empty or swapped. False and
+  // nothing changed if there is no room: Fits has said no, or a match that is left aside (for want
+  // of a block to copy to, or of another group's blocks) would have been needed to fit.
   bool Begin(SequenceKv& kv, const CacheMatch& match, const BeginOptions& begin,
              std::vector<BlockMove>& moves, BeginResult* result);
   // Makes positions [from, to) writable: fresh blocks, copies of shared ones. False and nothing
@@ -107,7 +106,7 @@ class KvCache {
   uint64_t Session(int32_t space, std::string_view name);  // for CacheHint; bounded memory
   // Drops all that nobody holds; pins too if asked.
   ResetInfo Reset(bool pins);
-  // Ends pins and TTLs that are over. Cheap when none is.
+  // Ends pins and TTLs that are over; a bounded number a call, see next_expiry_ns.
   void Expire(int64_t now_ns);
 
   // ---- Seen from outside

@@ -8,7 +8,9 @@
 namespace kvasir {
 namespace {
 constexpr size_t kSessionsMost = 65536;
-}
+constexpr size_t kPinsMost = 1024;  // a pin of what is pinned already takes no budget
+constexpr int kExpireMost = 4096;   // blocks a call: the rest is due at the next one
+}  // namespace
 
 void KvCache::Rep::Mark(const std::vector<int32_t>& path, const CacheHint& hint) {
   if (path.empty()) return;
@@ -56,6 +58,10 @@ std::vector<int32_t> KvCache::Rep::PathOf(int32_t n) const {
 
 Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, int32_t tokens,
                                      int64_t expires_ns, std::string session) {
+  if (pin_table.size() >= kPinsMost) {
+    return ResourceExhausted("there are " + std::to_string(kPinsMost) +
+                             " pins already, the most there may be");
+  }
   int64_t more = 0;
   for (const int32_t n : nodes) more += index.node(n).pins == 0 ? 1 : 0;
   const int64_t budget = PinBudget();
@@ -230,7 +236,8 @@ void KvCache::Expire(int64_t now_ns) {
   Rep& r = *rep_;
   while (!r.pin_ends.empty() && r.pin_ends.begin()->first <= now_ns)
     r.EndPin(r.pin_table.find(r.pin_ends.begin()->second));
-  while (!r.expiries.empty() && r.expiries.begin()->first <= now_ns) {
+  for (int i = 0; i < kExpireMost; ++i) {
+    if (r.expiries.empty() || r.expiries.begin()->first > now_ns) break;
     const Rep::Expiry due = r.expiries.begin()->second;
     r.expiries.erase(r.expiries.begin());
     CacheNode& node = r.index.node(due.node);
