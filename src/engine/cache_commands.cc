@@ -14,6 +14,7 @@ CacheReply EngineCore::Cache(const CacheRequest& request) {
     case CacheRequest::Kind::kState:
       reply.hottest = cache_->Hottest(request.most);
       reply.owners = cache_->owners(request.most);
+      reply.pins = cache_->pins();
       break;
     case CacheRequest::Kind::kPin:
       Pin(request, space, &reply);
@@ -38,7 +39,6 @@ CacheReply EngineCore::Cache(const CacheRequest& request) {
   reply.counts = cache_->counts();
   reply.slots_allocated = cache_->slots_allocated();
   reply.slots_used = cache_->slots_used();
-  reply.pins = cache_->pins();
   return reply;
 }
 

@@ -58,10 +58,6 @@ void EngineCore::Submit(Request request, std::shared_ptr<EventSink> sink, uint64
   live->open = request.n;
   live->started.resize(static_cast<size_t>(request.n), false);
   live->ended.resize(static_cast<size_t>(request.n), false);
-  if (request.sampling.prompt_logprobs >= 0) {
-    live->prompt_logprobs =
-        std::make_unique<std::vector<PositionLogprobs>>(request.prompt.size() - 1);
-  }
   NewRequest fresh;
   fresh.id = request.id;
   fresh.prompt = std::move(request.prompt);
@@ -72,7 +68,7 @@ void EngineCore::Submit(Request request, std::shared_ptr<EventSink> sink, uint64
   const CacheWish& wish = request.cache;
   fresh.space = cache_->OpenSpace(wish.tenant, wish.salt);
   // Every row of the prompt is wanted: none may come from the cache.
-  fresh.read_cache = wish.read && live->prompt_logprobs == nullptr;
+  fresh.read_cache = wish.read && request.sampling.prompt_logprobs < 0;
   fresh.hint.retain = wish.retain;
   fresh.hint.last_use = wish.last_use;
   if (wish.ttl_s > 0) fresh.hint.expires_ns = After(clock_->NowNs(), wish.ttl_s);
@@ -192,11 +188,17 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
   for (const ScheduledItem& item : plan.items) {
     LiveRequest* live = Find(item.sequence->request);
     KVASIR_CHECK(live != nullptr);
-    if (live->scheduled_ns == 0) {
+    if (!live->begun) {
+      live->begun = true;
       const FirstAdmission first = scheduler_.first_admission(live->id).value();
       live->scheduled_ns = first.scheduled_ns;
       live->cached_tokens = first.cached_tokens;
       live->miss_reason = first.reason;
+      // Not before it runs: a queue of long prompts would hold much for nothing.
+      if (live->sampling.prompt_logprobs >= 0) {
+        live->prompt_logprobs = std::make_unique<std::vector<PositionLogprobs>>(
+            static_cast<size_t>(live->prompt_tokens) - 1);
+      }
     }
     item_live_.push_back(live);
   }

@@ -16,7 +16,8 @@ struct LiveRequest {
   uint64_t seed = 0;
   int32_t prompt_tokens = 0;
   std::shared_ptr<EventSink> sink;
-  int64_t scheduled_ns = 0;  // 0: has not run yet
+  bool begun = false;  // it has run; then:
+  int64_t scheduled_ns = 0;
   int32_t cached_tokens = 0;
   MissReason miss_reason = MissReason::kCold;
 

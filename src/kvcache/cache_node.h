@@ -42,6 +42,7 @@ struct CacheNode {
   uint8_t queue = 0;     // the policy's: which of its lists
   bool present = false;  // in the index
   bool listed = false;   // unheld and unpinned: the policy has it
+  bool overdue = false;  // its time was over while it was held or pinned: goes when it is let go
 };
 static_assert(sizeof(CacheNode) <= 88);
 

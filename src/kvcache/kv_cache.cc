@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -62,7 +63,7 @@ const char* EvictReasonName(EvictReason reason) {
 KvCache::Rep::Rep(const KvCacheOptions& made)
     : options(made),
       bt(made.block_tokens),
-      index(made.blocks[0], made.block_tokens),
+      index(made.blocks[0], made.block_tokens, made.name_seed),
       ghosts(made.ghosts >= 0 ? made.ghosts : made.blocks[0]),
       owners(index.data()),
       promised(made.groups.size(), 0) {
@@ -70,7 +71,6 @@ KvCache::Rep::Rep(const KvCacheOptions& made)
     pools.emplace_back(made.blocks[g], made.block_tokens);
     if (g > 0) sides.emplace_back(made.blocks[0], made.blocks[g]);
   }
-  expiries_most = static_cast<size_t>(made.blocks[0]);
   for (int32_t slot = made.host_slots; slot-- > 0;) host_free.push_back(slot);
 }
 
@@ -292,13 +292,14 @@ MissReason KvCache::Rep::CountLookup(const CacheMatch& match, int32_t hit,
     at = std::max(at, elsewhere);
   }
   miss(MissReason::kCold, size - at);
+  for (size_t i = 0; i < missed.size(); ++i) counts.misses[i] += static_cast<uint64_t>(missed[i]);
+  // Whether another namespace has it is nobody's business outside: there it is as cold as the rest.
+  missed[static_cast<size_t>(MissReason::kCold)] +=
+      std::exchange(missed[static_cast<size_t>(MissReason::kSalt)], 0);
   MissReason most = MissReason::kCold;
   for (int i = 0; i < kMissReasons; ++i) {
-    const MissReason reason = static_cast<MissReason>(i);
-    const size_t c = static_cast<size_t>(i);
-    counts.misses[c] += static_cast<uint64_t>(missed[c]);
-    // Whether another namespace has it is nobody's business outside.
-    if (reason != MissReason::kSalt && missed[c] > missed[static_cast<size_t>(most)]) most = reason;
+    if (missed[static_cast<size_t>(i)] > missed[static_cast<size_t>(most)])
+      most = static_cast<MissReason>(i);
   }
   return most;
 }

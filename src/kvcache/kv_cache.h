@@ -82,6 +82,9 @@ class KvCache {
   // tokens[0, computed) stay cached, marked by the hint. Ends announcements.
   void Release(SequenceKv& kv, std::span<const TokenId> tokens, int32_t computed,
                const CacheHint& hint);
+  // The hint for what is cached of a sequence that ends while it waits after a preemption.
+  void MarkWaiting(const SequenceKv& kv, int32_t space, std::span<const TokenId> tokens,
+                   int32_t computed, const CacheHint& hint);
   // As Release, and a copy of its blocks goes to host slots; false and nothing changed if there are
   // too few slots.
   bool SwapOut(SequenceKv& kv, std::span<const TokenId> tokens, int32_t computed,

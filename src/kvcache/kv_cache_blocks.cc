@@ -24,7 +24,9 @@ void KvCache::Rep::Unlist(int32_t n) {
 void KvCache::Rep::Hold(int32_t group, int32_t block) {
   const size_t g = static_cast<size_t>(group);
   if (group == 0) {
-    if (index.node(block).listed) Unlist(block);
+    const CacheNode& node = index.node(block);
+    if (node.listed) Unlist(block);
+    if (node.pins > 0 && pools[0].RefCount(block) == 0) --pinned_unheld;
   } else if (sides[g - 1].Listed(block)) {
     sides[g - 1].Unlist(block);
   }
@@ -36,7 +38,13 @@ void KvCache::Rep::Unhold(int32_t group, int32_t block) {
   pool.Unref(block);
   if (pool.RefCount(block) > 0) return;
   if (group == 0) {
-    if (index.node(block).present && index.node(block).pins == 0) List(block);
+    if (!index.node(block).present) return;
+    if (index.node(block).pins > 0) {
+      ++pinned_unheld;
+      return;
+    }
+    List(block);
+    Overdue(block);
     return;
   }
   SideGroup& side = sides[static_cast<size_t>(group) - 1];
@@ -102,6 +110,7 @@ void KvCache::Rep::DropNode(int32_t n, EvictReason reason) {
     sides[s].Detach(block);
     pools[s + 1].SetCached(block, false);
   }
+  DropExpiry(n);
   index.Remove(n);
   owners.DropBlock(index.space(space).owner);
   pools[0].SetCached(n, false);

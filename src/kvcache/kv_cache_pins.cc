@@ -1,6 +1,5 @@
 // Hints, pins, sessions, reset, expiry.
 #include <algorithm>
-#include <set>
 
 #include "base/check.h"
 #include "kvcache/kv_cache_rep.h"
@@ -12,26 +11,52 @@ constexpr size_t kPinsMost = 1024;  // a pin of what is pinned already takes no 
 constexpr int kExpireMost = 4096;   // blocks a call: the rest is due at the next one
 }  // namespace
 
-void KvCache::Rep::Mark(const std::vector<int32_t>& path, const CacheHint& hint) {
-  if (path.empty()) return;
-  // Its own blocks: from the end up to where others came along too.
-  bool own = true;
+void KvCache::Rep::Mark(const SequenceKv& kv, const std::vector<int32_t>& path,
+                        const CacheHint& hint) {
+  const auto session = session_ends.find(hint.session);
+  const bool live = session != session_ends.end();
+  if (live) session->second.turns += session->second.turns < UINT16_MAX ? 1 : 0;
   for (size_t i = path.size(); i-- > 0;) {
     CacheNode& node = index.node(path[i]);
-    const int32_t expected = i + 1 == path.size() ? 0 : 1;
-    own = own && node.children <= expected && pools[0].RefCount(path[i]) == 1;
+    // Its own: made by this request and found by nobody else, or found by no more than this
+    // session's turns. What others made or came back for is not its to give away.
+    const bool made = static_cast<int32_t>(i) >= kv.found_ && node.hits <= kv.resumed_;
+    const bool turns = live && node.retain == Retain::kSession && node.hits < session->second.turns;
+    const bool own = (made || turns) && node.retain < Retain::kHigh;
     if (own && hint.last_use) {
       node.retain = Retain::kDrop;
     } else if (hint.retain == Retain::kLow) {
-      if (own && node.hits == 0) node.retain = Retain::kLow;
+      if (made) node.retain = std::min(node.retain, Retain::kLow);
     } else {
       Retain wish = std::max(hint.retain, Retain::kNormal);
       if (hint.session != 0) wish = std::max(wish, Retain::kSession);
       node.retain = std::max(node.retain, wish);
     }
-    if (own && hint.expires_ns != INT64_MAX && expiries.size() < expiries_most)
-      expiries.emplace(hint.expires_ns, Expiry{path[i], node.created, node.hits});
+    if ((made || turns) && hint.expires_ns != INT64_MAX) SetExpiry(path[i], hint.expires_ns);
   }
+}
+
+void KvCache::Rep::SetExpiry(int32_t n, int64_t at_ns) {
+  DropExpiry(n);
+  const Expiry key{at_ns, next_expiry++, n};
+  expiries.insert(key);
+  expiry_of.emplace(n, ExpiryOf{key, index.node(n).hits});
+}
+
+void KvCache::Rep::DropExpiry(int32_t n) {
+  if (expiry_of.empty()) return;
+  const auto found = expiry_of.find(n);
+  if (found == expiry_of.end()) return;
+  expiries.erase(found->second.key);
+  expiry_of.erase(found);
+}
+
+// Just listed; its time was over before.
+void KvCache::Rep::Overdue(int32_t n) {
+  CacheNode& node = index.node(n);
+  if (!node.overdue) return;
+  node.overdue = false;
+  if (node.children == 0) EvictNode(n, EvictReason::kExpired);
 }
 
 int64_t KvCache::Rep::PinBudget() const {
@@ -46,7 +71,7 @@ int32_t KvCache::pin_budget() const {
 int64_t KvCache::next_expiry_ns() const {
   const Rep& r = *rep_;
   return std::min(r.pin_ends.empty() ? INT64_MAX : r.pin_ends.begin()->first,
-                  r.expiries.empty() ? INT64_MAX : r.expiries.begin()->first);
+                  r.expiries.empty() ? INT64_MAX : r.expiries.begin()->at_ns);
 }
 
 std::vector<int32_t> KvCache::Rep::PathOf(int32_t n) const {
@@ -58,6 +83,18 @@ std::vector<int32_t> KvCache::Rep::PathOf(int32_t n) const {
 
 Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, int32_t tokens,
                                      int64_t expires_ns, std::string session) {
+  // The same prefix again: the pin that is there lasts as long as either.
+  for (auto& [id, pin] : pin_table) {
+    if (pin.space != space || pin.nodes.back() != nodes.back() || pin.info.session != session ||
+        pin.info.tokens != tokens)
+      continue;
+    if (expires_ns > pin.info.expires_ns) {
+      DropPinEnd(pin.info);
+      pin.info.expires_ns = expires_ns;
+      pin_ends.emplace(expires_ns, id);
+    }
+    return pin.info;
+  }
   if (pin_table.size() >= kPinsMost) {
     return ResourceExhausted("there are " + std::to_string(kPinsMost) +
                              " pins already, the most there may be");
@@ -79,6 +116,7 @@ Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, 
     CacheNode& node = index.node(n);
     if (node.pins++ > 0) continue;
     if (node.listed) Unlist(n);
+    if (pools[0].RefCount(n) == 0) ++pinned_unheld;
     pools[0].SetNamedPin(n, true);
     for (size_t s = 0; s < sides.size(); ++s) {
       const int32_t block = sides[s].BlockOf(n);
@@ -117,15 +155,22 @@ void KvCache::Rep::EndPin(std::map<uint64_t, Pin>::iterator pin) {
       if (pools[s + 1].NamedPin(block)) pools[s + 1].SetNamedPin(block, false);
       if (pools[s + 1].RefCount(block) == 0) sides[s].List(block);
     }
-    if (pools[0].RefCount(n) == 0) List(n);
+    if (pools[0].RefCount(n) > 0) continue;
+    --pinned_unheld;
+    List(n);
+    Overdue(n);
   }
-  const auto [first, last] = pin_ends.equal_range(pin->second.info.expires_ns);
-  for (auto it = first; it != last; ++it) {
-    if (it->second != pin->first) continue;
-    pin_ends.erase(it);
-    break;
-  }
+  DropPinEnd(pin->second.info);
   pin_table.erase(pin);
+}
+
+void KvCache::Rep::DropPinEnd(const PinInfo& info) {
+  const auto [first, last] = pin_ends.equal_range(info.expires_ns);
+  for (auto it = first; it != last; ++it) {
+    if (it->second != info.id) continue;
+    pin_ends.erase(it);
+    return;
+  }
 }
 
 Result<PinInfo> KvCache::Pin(int32_t space, std::span<const TokenId> tokens, int64_t expires_ns) {
@@ -161,17 +206,26 @@ bool KvCache::Unpin(uint64_t pin) {
   return true;
 }
 
+// Are the pin's tokens a beginning of these?
+bool KvCache::Rep::PinOn(const Pin& pin, std::span<const TokenId> tokens) const {
+  if (static_cast<size_t>(pin.info.tokens) > tokens.size()) return false;
+  for (size_t i = pin.nodes.size(); i-- > 0;) {
+    const size_t first = i * static_cast<size_t>(bt);
+    const size_t count =
+        std::min(static_cast<size_t>(bt), static_cast<size_t>(pin.info.tokens) - first);
+    const auto key = index.tokens(pin.nodes[i]);
+    if (!std::equal(key.begin(), key.begin() + static_cast<ptrdiff_t>(count),
+                    tokens.begin() + static_cast<ptrdiff_t>(first)))
+      return false;
+  }
+  return true;
+}
+
 int32_t KvCache::UnpinTokens(int32_t space, std::span<const TokenId> tokens) {
-  const CacheMatch match = Match(space, tokens, static_cast<int32_t>(tokens.size()));
   int32_t ended = 0;
   for (auto it = rep_->pin_table.begin(); it != rep_->pin_table.end();) {
     const auto next = std::next(it);
-    const int32_t deepest = it->second.nodes.back();
-    const bool on_path =
-        it->second.space == space &&
-        (deepest == match.partial ||
-         std::find(match.nodes.begin(), match.nodes.end(), deepest) != match.nodes.end());
-    if (on_path) {
+    if (it->second.space == space && rep_->PinOn(it->second, tokens)) {
       rep_->EndPin(it);
       ++ended;
     }
@@ -197,7 +251,11 @@ uint64_t KvCache::Session(int32_t space, std::string_view name) {
   Rep& r = *rep_;
   const std::pair<int32_t, std::string> key{space, std::string(name)};
   const auto found = r.session_ids.find(key);
-  if (found != r.session_ids.end()) return found->second;
+  if (found != r.session_ids.end()) {
+    const auto place = r.session_ends.at(found->second).place;
+    r.session_order.splice(r.session_order.end(), r.session_order, place);
+    return found->second;
+  }
   if (r.session_ids.size() >= kSessionsMost) {
     const auto oldest = r.session_ids.find(r.session_order.front());
     r.session_ends.erase(oldest->second);
@@ -206,8 +264,9 @@ uint64_t KvCache::Session(int32_t space, std::string_view name) {
   }
   const uint64_t id = r.next_session++;
   r.session_ids.emplace(key, id);
-  r.session_order.push_back(key);
-  r.session_ends.emplace(id, Rep::SessionEnd{});
+  Rep::SessionEnd end;
+  end.place = r.session_order.insert(r.session_order.end(), key);
+  r.session_ends.emplace(id, end);
   return id;
 }
 
@@ -222,13 +281,7 @@ ResetInfo KvCache::Reset(bool pins) {
     r.EvictNode(n, EvictReason::kReset);
   info.freed_blocks = before - r.pools[0].Count(BlockState::kEvictable);
   info.pinned_blocks = r.counts.pinned_by_name;
-  std::set<int32_t> unheld;
-  for (const auto& [id, pin] : r.pin_table) {
-    for (const int32_t n : pin.nodes) {
-      if (r.pools[0].RefCount(n) == 0) unheld.insert(n);
-    }
-  }
-  info.in_use_blocks = r.pools[0].total() - r.pools[0].free() - static_cast<int64_t>(unheld.size());
+  info.in_use_blocks = r.pools[0].total() - r.pools[0].free() - r.pinned_unheld;
   return info;
 }
 
@@ -237,15 +290,16 @@ void KvCache::Expire(int64_t now_ns) {
   while (!r.pin_ends.empty() && r.pin_ends.begin()->first <= now_ns)
     r.EndPin(r.pin_table.find(r.pin_ends.begin()->second));
   for (int i = 0; i < kExpireMost; ++i) {
-    if (r.expiries.empty() || r.expiries.begin()->first > now_ns) break;
-    const Rep::Expiry due = r.expiries.begin()->second;
-    r.expiries.erase(r.expiries.begin());
-    CacheNode& node = r.index.node(due.node);
-    if (!node.present || node.created != due.created || node.hits != due.hits) continue;
-    if (node.listed && node.children == 0) {
-      r.EvictNode(due.node, EvictReason::kExpired);
-    } else if (node.pins == 0) {
-      node.retain = Retain::kLow;
+    if (r.expiries.empty() || r.expiries.begin()->at_ns > now_ns) break;
+    const int32_t n = r.expiries.begin()->node;
+    const uint16_t hits = r.expiry_of.at(n).hits;
+    r.DropExpiry(n);
+    CacheNode& node = r.index.node(n);
+    if (node.hits != hits) continue;
+    if (!node.listed) {
+      node.overdue = true;
+    } else if (node.children == 0) {
+      r.EvictNode(n, EvictReason::kExpired);
     }
   }
 }

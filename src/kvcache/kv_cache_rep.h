@@ -1,9 +1,10 @@
 // Private to KvCache: its parts and the moves they have in common. See kv_cache.h for the rules.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -29,11 +30,18 @@ struct KvCache::Rep {
     int32_t node = kNoNode;
     int64_t created = 0;  // of the node: another block may have its number by now
     int32_t tokens = 0;
+    uint16_t turns = 0;                                          // requests that ended with it
+    std::list<std::pair<int32_t, std::string>>::iterator place;  // in session_order
   };
   struct Expiry {
+    int64_t at_ns = 0;
+    uint64_t order = 0;  // deepest first
     int32_t node = kNoNode;
-    int64_t created = 0;
-    uint16_t hits = 0;  // used again since: stays
+    auto operator<=>(const Expiry&) const = default;
+  };
+  struct ExpiryOf {
+    Expiry key;
+    uint16_t hits = 0;  // when it was set: used again since, it stays
   };
 
   // ---- Blocks (kv_cache_blocks.cc)
@@ -84,7 +92,10 @@ struct KvCache::Rep {
   int32_t PendingTokens(PrefixIndex::Found found, std::span<const TokenId> tokens, int32_t depth,
                         int32_t limit) const;
   bool SidesCover(const CacheMatch& match, int32_t tokens) const;
-  void Mark(const std::vector<int32_t>& path, const CacheHint& hint);
+  void Mark(const SequenceKv& kv, const std::vector<int32_t>& path, const CacheHint& hint);
+  void SetExpiry(int32_t node, int64_t at_ns);
+  void DropExpiry(int32_t node);
+  void Overdue(int32_t node);
   int64_t PinBudget() const;
   void EndSpaceIfDead(int32_t space);
 
@@ -93,6 +104,8 @@ struct KvCache::Rep {
   Result<PinInfo> AddPin(int32_t space, std::vector<int32_t> nodes, int32_t tokens,
                          int64_t expires_ns, std::string session);
   void EndPin(std::map<uint64_t, Pin>::iterator pin);
+  void DropPinEnd(const PinInfo& info);
+  bool PinOn(const Pin& pin, std::span<const TokenId> tokens) const;
   const SessionEnd* FindSession(int32_t space, std::string_view name) const;
 
   KvCacheOptions options;
@@ -111,12 +124,14 @@ struct KvCache::Rep {
   uint64_t next_pin = 1;
   std::map<uint64_t, Pin> pin_table;
   std::multimap<int64_t, uint64_t> pin_ends;
-  std::multimap<int64_t, Expiry> expiries;
-  size_t expiries_most = 0;  // blocks marked beyond it live on as others do
+  std::set<Expiry> expiries;              // one a node at most
+  std::map<int32_t, ExpiryOf> expiry_of;  // by node
+  uint64_t next_expiry = 0;
+  int32_t pinned_unheld = 0;  // blocks pinned by name that no sequence holds
   uint64_t next_session = 1;
   std::map<std::pair<int32_t, std::string>, uint64_t> session_ids;
-  std::deque<std::pair<int32_t, std::string>> session_order;  // oldest first
-  std::unordered_map<uint64_t, SessionEnd> session_ends;      // look-up only
+  std::list<std::pair<int32_t, std::string>> session_order;  // longest unused first
+  std::unordered_map<uint64_t, SessionEnd> session_ends;     // look-up only
 };
 
 }  // namespace kvasir

@@ -91,7 +91,7 @@ std::vector<HotPrefix> KvCache::Hottest(int32_t most) const {
 
 std::vector<OwnerInfo> KvCache::owners(int32_t most) const {
   std::vector<OwnerInfo> out;
-  const int32_t end = std::min(rep_->owners.size(), 4096);
+  const int32_t end = std::min(rep_->owners.size(), 65536);
   for (int32_t o = 0; o < end; ++o) {
     const OwnerLists::Owner& owner = rep_->owners.at(o);
     if (owner.spaces == 0) continue;
@@ -135,6 +135,7 @@ void KvCache::CheckIntegrity() const {
   for (const SideGroup& side : r.sides) side.CheckIntegrity();
   int32_t listed = 0;
   int64_t pinned = 0;
+  int32_t pinned_unheld = 0;
   std::vector<int64_t> owned(static_cast<size_t>(r.owners.size()), 0);
   for (int32_t n = 0; n < r.index.capacity(); ++n) {
     const CacheNode& node = r.index.node(n);
@@ -149,6 +150,7 @@ void KvCache::CheckIntegrity() const {
       KVASIR_CHECK(!r.index.node(node.parent).listed);
     listed += node.listed ? 1 : 0;
     pinned += node.pins > 0 ? 1 : 0;
+    pinned_unheld += node.pins > 0 && !held ? 1 : 0;
     ++owned[static_cast<size_t>(r.index.space(node.space).owner)];
     for (size_t s = 0; s < r.sides.size(); ++s) {
       const int32_t block = r.sides[s].BlockOf(n);
@@ -158,6 +160,7 @@ void KvCache::CheckIntegrity() const {
                    (r.pools[s + 1].RefCount(block) == 0 && !r.pools[s + 1].NamedPin(block)));
     }
   }
+  KVASIR_CHECK(r.expiries.size() == r.expiry_of.size() && pinned_unheld == r.pinned_unheld);
   KVASIR_CHECK(listed == r.policy->size() && pinned == r.counts.pinned_by_name);
   int32_t with_blocks = 0;
   for (int32_t o = 0; o < r.owners.size(); ++o) {

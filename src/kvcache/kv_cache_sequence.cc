@@ -64,6 +64,7 @@ void KvCache::Rep::LeaseMatch(SequenceKv& kv, const CacheMatch& match, int32_t e
     Hold(0, n);
     CacheNode& node = index.node(n);
     node.last_use = tick;
+    node.overdue = false;
     if (node.hits < UINT16_MAX) ++node.hits;
     kv.tables_[0].push_back(n);
   }
@@ -82,6 +83,7 @@ void KvCache::Rep::CopyPartial(SequenceKv& kv, const CacheMatch& match,
                                std::vector<BlockMove>& moves) {
   CacheNode& source = index.node(match.partial);
   source.last_use = tick;
+  source.overdue = false;
   if (source.hits < UINT16_MAX) ++source.hits;
   const int32_t owner = index.space(kv.space_).owner;
   // The source must not be the block that makes room for its copy.
@@ -161,6 +163,11 @@ bool KvCache::Begin(SequenceKv& kv, const CacheMatch& match, const BeginOptions&
   kv.promised_.assign(static_cast<size_t>(groups()), 0);
   kv.attached_ = 0;
   if (begin.count) result->reason = r.CountLookup(used, hit, begin);
+  if (begin.count) {
+    kv.found_ = static_cast<int32_t>(used.nodes.size());
+  } else {
+    ++kv.resumed_;
+  }
   r.LeaseMatch(kv, used, result->computed);
   if (swap_in) {
     r.SwapIn(kv, moves);
@@ -222,6 +229,8 @@ void KvCache::Fork(const SequenceKv& from, SequenceKv& to) {
   to.tables_ = from.tables_;
   to.promised_.assign(from.promised_.size(), 0);
   to.attached_ = from.attached_;
+  to.found_ = from.found_;
+  to.resumed_ = from.resumed_;
   // The tail stays the lead's: whoever writes first copies it.
   if (to.attached_ > 0) {
     const int32_t tail = to.tables_[0][static_cast<size_t>(to.attached_ - 1)];
@@ -255,7 +264,7 @@ void KvCache::Release(SequenceKv& kv, std::span<const TokenId> tokens, int32_t c
   Retract(kv);
   PublishTail(kv, tokens, computed);
   const std::vector<int32_t> path(kv.tables_[0].begin(), kv.tables_[0].begin() + kv.attached_);
-  rep_->Mark(path, hint);
+  rep_->Mark(kv, path, hint);
   const auto session = rep_->session_ends.find(hint.session);
   if (session != rep_->session_ends.end()) {
     // Also where its end was there before it.
@@ -263,9 +272,22 @@ void KvCache::Release(SequenceKv& kv, std::span<const TokenId> tokens, int32_t c
     const int32_t end = match.partial != kNoNode ? match.partial
                         : !match.nodes.empty()   ? match.nodes.back()
                                                  : kNoNode;
-    if (end != kNoNode) session->second = {end, rep_->index.node(end).created, match.tokens};
+    if (end != kNoNode) {
+      session->second.node = end;
+      session->second.created = rep_->index.node(end).created;
+      session->second.tokens = match.tokens;
+    }
   }
   rep_->Drop(kv);
+}
+
+void KvCache::MarkWaiting(const SequenceKv& kv, int32_t space, std::span<const TokenId> tokens,
+                          int32_t computed, const CacheHint& hint) {
+  if (computed <= 0) return;
+  const CacheMatch match = Match(space, tokens, computed);
+  std::vector<int32_t> path = match.nodes;
+  if (match.partial != kNoNode) path.push_back(match.partial);
+  rep_->Mark(kv, path, hint);
 }
 
 bool KvCache::SwapOut(SequenceKv& kv, std::span<const TokenId> tokens, int32_t computed,

@@ -5,7 +5,7 @@
 namespace kvasir {
 
 int32_t OwnerLists::Open(std::string_view key) {
-  const auto found = by_key_.find(std::string(key));
+  const auto found = by_key_.find(key);
   if (found != by_key_.end()) {
     ++at(found->second).spaces;
     return found->second;

@@ -4,9 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kvcache/cache_node.h"
@@ -40,7 +41,7 @@ class OwnerLists {
   CacheNode* nodes_;
   std::vector<Owner> owners_;
   std::vector<int32_t> free_;
-  std::unordered_map<std::string, int32_t> by_key_;  // look-up only
+  std::map<std::string, int32_t, std::less<>> by_key_;
   int32_t with_blocks_ = 0;
 };
 

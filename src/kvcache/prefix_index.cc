@@ -7,14 +7,15 @@
 
 namespace kvasir {
 
-PrefixIndex::PrefixIndex(int32_t capacity, int32_t block_tokens) : block_tokens_(block_tokens) {
+PrefixIndex::PrefixIndex(int32_t capacity, int32_t block_tokens, uint64_t seed)
+    : block_tokens_(block_tokens), seed_(seed) {
   KVASIR_CHECK(capacity >= 0 && block_tokens > 0);
   nodes_.resize(static_cast<size_t>(capacity));
   tokens_.resize(static_cast<size_t>(capacity) * static_cast<size_t>(block_tokens));
 }
 
 int32_t PrefixIndex::Open(std::string_view key, bool* fresh) {
-  const auto found = by_key_.find(std::string(key));
+  const auto found = by_key_.find(key);
   *fresh = found == by_key_.end();
   if (!*fresh) {
     ++space(found->second).users;
@@ -173,7 +174,7 @@ void PrefixIndex::Insert(int32_t n, int32_t parent, std::span<const TokenId> tok
   at.parent = parent;
   at.depth = parent >= 0 ? node(parent).depth + 1 : 0;
   at.space = parent >= 0 ? node(parent).space : -1 - parent;
-  at.order = static_cast<uint32_t>(CounterRandom(0x6B76, 1, inserted_++));
+  at.order = static_cast<uint32_t>(CounterRandom(seed_, 1, inserted_++));
   at.created = tick;
   at.last_use = tick;
   at.fill = static_cast<uint16_t>(tokens.size());

@@ -4,18 +4,19 @@
 // Children of a node (and the tops of a namespace) are a treap ordered by their tokens,
 // lexicographically, a prefix before what it begins. One descent finds the equal child and, on the
 // same path, one with the longest common prefix (the query's neighbours in the order both lie on
-// it). Expected O(log children) comparisons a level; heap order is a hash of a counter, so no
-// request can steer it. A node whose key is shorter than a block (a tail) has no children; two
-// siblings never have equal keys.
+// it). Expected O(log children) comparisons a level; heap order is a seeded hash of a counter. A
+// node whose key is shorter than a block (a tail) has no children; two siblings never have equal
+// keys.
 //
 // Not thread-safe. Memory is taken at start: capacity nodes and their tokens.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -25,7 +26,8 @@ namespace kvasir {
 
 class PrefixIndex {
  public:
-  PrefixIndex(int32_t capacity, int32_t block_tokens);
+  // seed: of the heap order; known to nobody outside, so that no request can steer the trees.
+  PrefixIndex(int32_t capacity, int32_t block_tokens, uint64_t seed = 0);
 
   // ---- Namespaces. `key` identifies one; it lives while it has users or nodes.
   struct Space {
@@ -96,7 +98,8 @@ class PrefixIndex {
   uint64_t inserted_ = 0;
   std::vector<Space> spaces_;
   std::vector<int32_t> free_spaces_;
-  std::unordered_map<std::string, int32_t> by_key_;  // look-up only, never walked
+  uint64_t seed_;
+  std::map<std::string, int32_t, std::less<>> by_key_;
 };
 
 }  // namespace kvasir

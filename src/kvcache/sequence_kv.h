@@ -55,6 +55,8 @@ class SequenceKv {
   int32_t space_ = -1;                        // namespace
   std::vector<std::vector<int32_t>> tables_;  // empty: holds nothing
   int32_t attached_ = 0;                      // leading blocks of group 0 that are nodes
+  int32_t found_ = 0;                         // blocks that others had made, at its first Begin
+  int32_t resumed_ = 0;                       // further Begins: each counted a hit of its own
   bool announced_ = false;                    // some of them are not written yet
   std::vector<int32_t> promised_;             // per group: blocks promised and not yet taken
   std::vector<Swapped> swapped_;              // what lies in host memory

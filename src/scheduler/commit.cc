@@ -12,7 +12,7 @@ std::vector<ChoiceEnd> Scheduler::Commit(ScheduledBatch batch,
   KVASIR_CHECK(batch_open_ && batch.open_);
   batch_open_ = false;
   batch.open_ = false;
-  CommitComputed(batch);
+  CommitComputed(batch, outcomes);
   std::vector<ChoiceEnd> ends;
   ends.reserve(outcomes.size());
   size_t next = 0;
@@ -42,10 +42,22 @@ std::vector<ChoiceEnd> Scheduler::Commit(ScheduledBatch batch,
   return ends;
 }
 
-void Scheduler::CommitComputed(const ScheduledBatch& batch) {
-  for (const ScheduledItem& item : batch.items) {
+// Rows whose every outcome failed are not to be trusted: nobody finds them.
+void Scheduler::CommitComputed(const ScheduledBatch& batch,
+                               std::span<const ChoiceOutcome> outcomes) {
+  size_t next = 0;
+  for (size_t i = 0; i < batch.items.size(); ++i) {
+    const ScheduledItem& item = batch.items[i];
     Sequence* sequence = item.sequence->state->sequence(item.sequence->key.choice);
     KVASIR_CHECK(sequence == item.sequence && sequence->computed == item.first);
+    const size_t begin = next;
+    bool failed = true;
+    for (; next < outcomes.size() && outcomes[next].item == static_cast<int32_t>(i); ++next)
+      failed = failed && outcomes[next].failed;
+    if (failed && next > begin) {
+      cache_->Retract(sequence->kv);
+      continue;
+    }
     sequence->computed += item.count;
     sequence->most_computed = std::max(sequence->most_computed, sequence->computed);
     cache_->Publish(sequence->kv, sequence->tokens, item.first, sequence->computed);

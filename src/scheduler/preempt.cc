@@ -15,6 +15,7 @@ void Scheduler::PlanUrgent(ScheduledBatch& batch) {
   const Sequence& head = *waiting_.begin()->second;
   if (head.joined + 1 == plan_) return;  // what it waited for is neither seat nor block
   const int32_t priority = head.state->priority;
+  if (!UrgentCanFit(head)) return;
   while (Sequence* victim = PickVictim(head.key, &priority)) {
     if (seats_used_ + head.state->seats() <= seats_ && !StillBlocked(head)) {
       const CacheMatch match = Match(head, MatchLimit(head));
@@ -24,6 +25,29 @@ void Scheduler::PlanUrgent(ScheduledBatch& batch) {
     Preempt(victim, batch);
     ++counts_.preemptions_priority;
   }
+}
+
+// Would it find seats and blocks if all that may yield to it did? What they hold together with
+// others does not count.
+bool Scheduler::UrgentCanFit(const Sequence& head) {
+  int64_t seats = seats_ - seats_used_;
+  std::vector<int64_t> blocks(static_cast<size_t>(cache_->groups()), 0);
+  for (const Sequence* sequence : running_) {
+    if (sequence->key < head.key || sequence->state->priority <= head.state->priority) continue;
+    seats += sequence->state->forked ? 1 : sequence->state->seats();
+    for (int32_t g = 0; g < cache_->groups(); ++g) {
+      for (const int32_t block : sequence->kv.table(g))
+        blocks[static_cast<size_t>(g)] += block >= 0 && cache_->RefCount(g, block) == 1 ? 1 : 0;
+    }
+  }
+  if (seats < head.state->seats()) return false;
+  const CacheMatch match = Match(head, MatchLimit(head));
+  for (int32_t g = 0; g < cache_->groups(); ++g) {
+    if (cache_->available(g) + blocks[static_cast<size_t>(g)] <
+        Need(head, match, g) + watermark_[static_cast<size_t>(g)])
+      return false;
+  }
+  return true;
 }
 
 // Of the running ones ranked after `after` that have no item in this plan (and, if better_than is

@@ -250,6 +250,8 @@ void Scheduler::Drop(Sequence* sequence) {
     LeaveRunning(sequence);
   } else {
     if (sequence->kv.swapped()) cache_->DropSwapped(sequence->kv);
+    cache_->MarkWaiting(sequence->kv, sequence->state->space, sequence->tokens,
+                        sequence->most_computed, sequence->state->hint);
     LeaveQueue(sequence);
   }
   sequence->computed = 0;

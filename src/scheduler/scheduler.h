@@ -132,6 +132,7 @@ class Scheduler {
 
   // preempt.cc
   void PlanUrgent(ScheduledBatch& batch);
+  bool UrgentCanFit(const Sequence& head);
   Sequence* PickVictim(const SequenceKey& after, const int32_t* better_than) const;
   int32_t WorkLost(const Sequence& sequence) const;
   bool SwapIsCheaper(const Sequence& sequence) const;
@@ -139,7 +140,7 @@ class Scheduler {
 
   // commit.cc
   ChoiceEnd EndAfterToken(const Sequence& sequence, const ChoiceOutcome& o) const;
-  void CommitComputed(const ScheduledBatch& batch);
+  void CommitComputed(const ScheduledBatch& batch, std::span<const ChoiceOutcome> outcomes);
   void CommitLead(Sequence* lead, std::span<const ChoiceOutcome> outcomes,
                   std::vector<ChoiceEnd>& ends);
   ChoiceEnd CommitOne(Sequence* sequence, const ChoiceOutcome& outcome);
