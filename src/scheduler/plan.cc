@@ -55,12 +55,19 @@ void Scheduler::PlanDecodes(ScheduledBatch& batch) {
   }
 }
 
-// In order of rank, but a long prompt leaves rows to those who need few: what is done in a quarter
-// of the room does not wait for all chunks of the long one. It keeps half of the room. To one ahead
-// of it in rank that is about to come in from the queue it leaves all but the floor.
+// In order of rank, but a long prompt leaves rows to those who need few: what needs at most a
+// quarter of the room, or of what the longest one still needs, does not wait for all its chunks.
+// It keeps half of the room. To one ahead of it in rank that is about to come in from the queue it
+// leaves all but the floor (or half, where the room is hardly more than that).
 void Scheduler::PlanPrefills(bool admits, ScheduledBatch& batch) {
   const int32_t room = PrefillRoom(batch);
-  const int32_t quick = std::max(1, room / 4);
+  int32_t longest = 0;
+  for (const Sequence* sequence : running_) {
+    if (sequence->planned != plan_)
+      longest = std::max(longest, sequence->size() - sequence->computed);
+  }
+  const int32_t quick = std::max({1, room / 4, longest / 4});
+  const int32_t floor = std::min(options_.itl_floor_rows, std::max(1, room / 2));
   int32_t quick_running = 0;
   bool any_long = false;
   for (const Sequence* sequence : running_) {
@@ -84,10 +91,10 @@ void Scheduler::PlanPrefills(bool admits, ScheduledBatch& batch) {
       quick_running -= rows;
     } else {
       int32_t keep = std::min(room / 2, quick_running + front.quick_rows);
-      if (front.long_rows > 0 && front.long_key < sequence->key) {
-        keep = std::max(keep, front.long_rows);
+      if (front.ahead_rows > 0 && front.ahead_key < sequence->key) {
+        keep = std::max(keep, front.ahead_rows);
       }
-      most = std::max(left - keep, std::min(left, options_.itl_floor_rows));
+      most = std::max(left - keep, std::min(left, floor));
     }
     if (AddItem(sequence, most, batch)) ++i;
   }
@@ -105,11 +112,12 @@ Scheduler::QueueFront Scheduler::LookAtFront(int32_t quick, int32_t room) {
       sequence->rows_plan = plan_;
       sequence->rows_expected = sequence->size() - Match(*sequence, MatchLimit(*sequence)).tokens;
     }
-    if (sequence->rows_expected > quick) {
-      front.long_rows = sequence->rows_expected;
-      front.long_key = key;
-      break;
+    const bool quick_one = sequence->rows_expected <= quick;
+    if (!quick_one || front.ahead_rows == 0) {
+      front.ahead_rows = sequence->rows_expected;
+      front.ahead_key = key;
     }
+    if (!quick_one) break;
     front.quick_rows += sequence->rows_expected;
   }
   return front;

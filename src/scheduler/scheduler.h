@@ -92,11 +92,12 @@ class Scheduler {
     std::vector<int64_t> need;  // per group
   };
 
-  // Who could be admitted next: rows of those that need few, and the first that needs many.
+  // Who could be admitted next: rows of those that need few, and the first one, or the first that
+  // needs many.
   struct QueueFront {
     int32_t quick_rows = 0;
-    int32_t long_rows = 0;
-    SequenceKey long_key;
+    int32_t ahead_rows = 0;
+    SequenceKey ahead_key;
   };
 
   RequestState* Find(RequestId request) const;

@@ -121,11 +121,15 @@ class NaiveScheduler {
     waiting_.insert(at, s);
   }
   void Prefill(bool preempted) {
-    const int32_t room = shape_.budget - rows_, quick = std::max(1, room / 4);
+    const int32_t room = shape_.budget - rows_, floor = std::min(16, std::max(1, room / 2));
     std::vector<Sequence*> todo;
+    int32_t longest = 0;
     for (Sequence& s : running_) {
-      if (s.computed < s.target) todo.push_back(&s);
+      if (s.computed >= s.target) continue;
+      todo.push_back(&s);
+      longest = std::max(longest, s.size - s.computed);
     }
+    const int32_t quick = std::max({1, room / 4, longest / 4});
     for (size_t i = 0; i < todo.size() && rows_ < shape_.budget; ++i) {
       const int32_t left = shape_.budget - rows_, rows = todo[i]->size - todo[i]->computed;
       int32_t most = left;
@@ -137,7 +141,7 @@ class NaiveScheduler {
         }
         int32_t ahead = 0;
         if (!preempted) others += Front(quick, room, todo[i]->id, ahead);
-        most = std::max(left - std::max(std::min(room / 2, others), ahead), std::min(left, 16));
+        most = std::max(left - std::max(std::min(room / 2, others), ahead), std::min(left, floor));
       }
       Chunk(*todo[i], most);
     }
@@ -148,10 +152,8 @@ class NaiveScheduler {
     for (const Sequence& s : waiting_) {
       if (++visits > 8 || rows >= room || ++seats > shape_.seats) break;
       if (StillBlocked(s)) break;
-      if (s.size > quick) {
-        if (s.id < id) ahead = s.size;
-        break;
-      }
+      if ((s.size > quick || visits == 1) && s.id < id) ahead = s.size;
+      if (s.size > quick) break;
       rows += s.size;
     }
     return rows;

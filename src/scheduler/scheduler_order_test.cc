@@ -248,13 +248,30 @@ TEST(SchedulerOrder, RowsGoToTheUrgentOneToo) {
   SchedulerRig rig(Cache(100), options);
   rig.Add(Make(1, 600, 1, 1));
   rig.Step();
-  rig.Add(Make(2, 100, 1, 1));  // later by rank: waits for the rest of 1
+  rig.Add(Make(2, 200, 1, 1));  // later by rank and long itself: waits for the rest of 1
   EXPECT_EQ(rig.Step(), "1.0[64+64] ");
   rig.Add(Make(3, 100, 1, 0));
   EXPECT_EQ(rig.Step(), "1.0[128+16] 3.0[0+48] ");
   EXPECT_EQ(rig.Step(), "3.0[48+52]! 1.0[144+12] ");
   EXPECT_EQ(rig.Step(), "1.0[156+64] ");
   Finish(rig, {1, 2, 3});
+}
+
+// What needs little does not wait for all chunks of a long one, at any size of a step.
+TEST(SchedulerOrder, AShortPromptGetsHalfOfTheRowsBesideALongOne) {
+  for (const int32_t budget : {16, 64, 128}) {
+    SCOPED_TRACE(budget);
+    SchedulerRig rig(Cache(400), Options(8, budget));
+    rig.Add(Make(1, 900, 1));
+    rig.Step();
+    rig.Add(Make(2, 60, 2));
+    int steps = 0;
+    while (rig.scheduler().first_admission(RequestId(2)) == std::nullopt && ++steps < 3) rig.Step();
+    EXPECT_LE(steps, 1) << "it comes in at once";
+    while (rig.scheduler().first_admission(RequestId(2)) && ++steps < 100) rig.Step();
+    EXPECT_LE(steps, 2 + 60 / (budget / 2)) << "and is done with half of the rows";
+    Finish(rig, {1, 2});
+  }
 }
 
 TEST(SchedulerOrder, EqualPriorityNeverPreempts) {
