@@ -107,6 +107,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   } else {
     return chat_template.status();
   }
+  const int32_t context = loaded->engine().info().max_model_len;
+  if (flags.engine.max_model_len > context) {
+    spdlog::warn("--max-model-len {} is cut to {}: the KV pool holds no more tokens (--kv-mem)",
+                 flags.engine.max_model_len, context);
+  }
   loaded->engine().Start();
   return loaded;
 }

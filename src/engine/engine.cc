@@ -77,6 +77,10 @@ class LocalEngine final : public Engine {
  private:
   Status Check(const Request& request) const;
   void Apply(Command command);
+  bool draining() const {
+    const std::lock_guard lock(mutex_);
+    return draining_;
+  }
   void Publish(const StepStats& step);
   void Loop();
 
@@ -193,7 +197,9 @@ void LocalEngine::Apply(Command command) {
     const uint64_t seed = CounterRandom(seed_, 0, submit->request.id.value);
     core_.Submit(std::move(submit->request), std::move(submit->sink), seed);
   } else if (const auto* cancel = std::get_if<CancelCommand>(&command)) {
-    core_.Cancel(cancel->request, Status(StatusCode::kCancelled, "the request was cancelled"));
+    core_.Cancel(cancel->request,
+                 Status(StatusCode::kCancelled,
+                        draining() ? "the server is shutting down" : "the request was cancelled"));
   } else if (const auto* finish = std::get_if<FinishCommand>(&command)) {
     core_.FinishChoice(finish->request, finish->choice);
   } else if (auto* cache = std::get_if<CacheCommand>(&command)) {
@@ -358,6 +364,7 @@ Result<std::unique_ptr<Engine>> Engine::Make(const EngineOptions& options, Worke
   info.max_model_len = scheduler.max_model_len;
   info.block_tokens = layout.block_tokens();
   info.pool_blocks = arena->blocks();
+  info.seats = std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
   info.kv_bytes_per_token = layout.bytes_per_token();
   const uint64_t pool_bytes = static_cast<uint64_t>(arena->blocks()) * layout.block_bytes();
   uint64_t swap_bytes =

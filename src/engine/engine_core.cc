@@ -23,9 +23,8 @@ FinishReason ReasonOf(ChoiceEnd end) {
   return FinishReason::kError;
 }
 
-int64_t After(int64_t now_ns, double seconds) {
-  const double room = static_cast<double>(INT64_MAX / 2 - now_ns);
-  return now_ns + static_cast<int64_t>(std::min(seconds * 1e9, room));
+int64_t Nanoseconds(double seconds) {
+  return static_cast<int64_t>(std::min(seconds * 1e9, static_cast<double>(INT64_MAX / 4)));
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ void EngineCore::Submit(Request request, std::shared_ptr<EventSink> sink, uint64
   fresh.read_cache = wish.read && request.sampling.prompt_logprobs < 0;
   fresh.hint.retain = wish.retain;
   fresh.hint.last_use = wish.last_use;
-  if (wish.ttl_s > 0) fresh.hint.expires_ns = After(clock_->NowNs(), wish.ttl_s);
+  if (wish.ttl_s > 0) fresh.ttl_ns = Nanoseconds(wish.ttl_s);
   if (!wish.session.empty()) fresh.hint.session = cache_->Session(fresh.space, wish.session);
   live->sampling = std::move(request.sampling);
   KVASIR_CHECK(live_.emplace(request.id, std::move(live)).second);

@@ -45,7 +45,7 @@ struct SamplingParams {
 struct CacheWish {
   std::string tenant, salt;  // both part of every block's identity
   Retain retain = Retain::kNormal;
-  double ttl_s = 0;       // > 0: its own blocks are dropped so long after its arrival
+  double ttl_s = 0;       // > 0: its own blocks are dropped so long after its end
   bool last_use = false;  // nobody will come back for them
   std::string session;    // blocks of a live session are kept longer; a name for pin and unpin
   bool read = true;       // false (cache_prompt): compute the whole prompt

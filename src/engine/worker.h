@@ -20,6 +20,7 @@ struct WorkerInfo {
       0;  // prompt + output tokens of one sequence (--max-model-len, no more than the pool holds)
   int32_t block_tokens = 0;
   int64_t pool_blocks = 0;
+  int32_t seats = 0;  // sequences that can run at once
   double kv_bytes_per_token = 0;
   std::string kv_type_k, kv_type_v;
   int32_t threads = 0;

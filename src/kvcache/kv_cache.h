@@ -103,6 +103,8 @@ class KvCache {
   Result<PinInfo> Pin(int32_t space, std::span<const TokenId> tokens, int64_t expires_ns);
   // The same for the last release of a session.
   Result<PinInfo> PinSession(int32_t space, std::string_view session, int64_t expires_ns);
+  // The same prefix again is the same pin, once more: it lasts as long as the longest of them.
+  // Unpin takes one of them back, the others below all.
   bool Unpin(uint64_t pin);                                             // false: unknown or expired
   int32_t UnpinTokens(int32_t space, std::span<const TokenId> tokens);  // pins on prefixes of it
   int32_t UnpinSession(int32_t space, std::string_view session);

@@ -93,6 +93,7 @@ Result<PinInfo> KvCache::Rep::AddPin(int32_t space, std::vector<int32_t> nodes, 
       pin.info.expires_ns = expires_ns;
       pin_ends.emplace(expires_ns, id);
     }
+    pin.times += pin.times < INT32_MAX ? 1 : 0;
     return pin.info;
   }
   if (pin_table.size() >= kPinsMost) {
@@ -174,6 +175,8 @@ void KvCache::Rep::DropPinEnd(const PinInfo& info) {
 }
 
 Result<PinInfo> KvCache::Pin(int32_t space, std::span<const TokenId> tokens, int64_t expires_ns) {
+  if (!rep_->options.prefix_caching)
+    return InvalidArgument("nothing is kept: the server runs with --no-prefix-caching");
   const CacheMatch match = Match(space, tokens, static_cast<int32_t>(tokens.size()));
   if (match.tokens == 0) return NotFound("nothing of this prefix is in the cache: warm it first");
   std::vector<int32_t> nodes = match.nodes;
@@ -202,7 +205,7 @@ Result<PinInfo> KvCache::PinSession(int32_t space, std::string_view session, int
 bool KvCache::Unpin(uint64_t pin) {
   const auto found = rep_->pin_table.find(pin);
   if (found == rep_->pin_table.end()) return false;
-  rep_->EndPin(found);
+  if (--found->second.times == 0) rep_->EndPin(found);
   return true;
 }
 

@@ -24,6 +24,7 @@ struct KvCache::Rep {
   struct Pin {
     PinInfo info;
     std::vector<int32_t> nodes;  // from the root
+    int32_t times = 1;           // pinned so often
     int32_t space = -1;
   };
   struct SessionEnd {

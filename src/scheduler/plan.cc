@@ -17,6 +17,7 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   KVASIR_CHECK(!batch_open_);
   ScheduledBatch batch;
   ++plan_;
+  now_ns_ = now_ns;
   growth_known_ = false;
   first_admitted_ = 0;
   batch.items.reserve(running_.size() + 8);

@@ -18,6 +18,7 @@ struct RequestState {
   int64_t enqueued_ns = 0;
   int64_t deadline_ns = INT64_MAX;
   int32_t space = -1;
+  int64_t ttl_ns = 0;
   CacheHint hint;
   bool read_cache = true;
   int32_t priority = 0;

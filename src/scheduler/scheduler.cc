@@ -108,6 +108,7 @@ int64_t Scheduler::RankOf(const RequestState& state, int32_t hit) const {
 }
 
 void Scheduler::Add(NewRequest request, int64_t now_ns) {
+  now_ns_ = now_ns;
   KVASIR_CHECK(!batch_open_);
   KVASIR_CHECK(Admissible(static_cast<int32_t>(request.prompt.size()), request.choices).ok());
   KVASIR_CHECK(request.max_tokens >= 0 && request.space >= 0);
@@ -122,6 +123,7 @@ void Scheduler::Add(NewRequest request, int64_t now_ns) {
   state->deadline_ns = request.deadline_ns;
   state->space = request.space;
   state->hint = request.hint;
+  state->ttl_ns = request.ttl_ns;
   state->read_cache = request.read_cache;
   state->priority = request.priority;
   state->open = request.choices;
@@ -146,6 +148,7 @@ void Scheduler::Add(NewRequest request, int64_t now_ns) {
 }
 
 std::vector<ExpiredRequest> Scheduler::Expire(int64_t now_ns) {
+  now_ns_ = now_ns;
   KVASIR_CHECK(!batch_open_);
   std::vector<ExpiredRequest> expired;
   if (now_ns < next_expiry_ns_) return expired;
@@ -245,13 +248,16 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
 }
 
 void Scheduler::Drop(Sequence* sequence) {
+  CacheHint hint = sequence->state->hint;
+  if (sequence->state->ttl_ns > 0)
+    hint.expires_ns = SaturatingAdd(now_ns_, sequence->state->ttl_ns);
   if (sequence->running) {
-    cache_->Release(sequence->kv, sequence->tokens, sequence->computed, sequence->state->hint);
+    cache_->Release(sequence->kv, sequence->tokens, sequence->computed, hint);
     LeaveRunning(sequence);
   } else {
     if (sequence->kv.swapped()) cache_->DropSwapped(sequence->kv);
     cache_->MarkWaiting(sequence->kv, sequence->state->space, sequence->tokens,
-                        sequence->most_computed, sequence->state->hint);
+                        sequence->most_computed, hint);
     LeaveQueue(sequence);
   }
   sequence->computed = 0;

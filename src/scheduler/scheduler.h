@@ -159,6 +159,7 @@ class Scheduler {
   const int32_t block_tokens_;
   int32_t seats_ = 0;
   std::vector<int32_t> watermark_;  // per group
+  int64_t now_ns_ = 0;              // of the last call that brought it
   uint64_t next_arrival_ = 0;
   uint64_t plan_ = 0;  // counts plans
   bool batch_open_ = false;

@@ -63,6 +63,7 @@ struct NewRequest {
   int64_t deadline_ns = INT64_MAX;  // for the first admission
   int32_t space = -1;               // from KvCache::OpenSpace; the scheduler closes it
   CacheHint hint;                   // for the blocks of every choice when it ends
+  int64_t ttl_ns = 0;               // > 0: hint.expires_ns is so long after the end of a choice
   bool read_cache = true;           // false: the whole prompt is computed here, once
   int32_t priority = 0;             // lower runs earlier; for SchedulingPolicy::kPriority
 };

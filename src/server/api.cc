@@ -264,6 +264,13 @@ Result<PreparedCall> Api::PrepareCall(const HttpRequest& request, bool chat) con
   KVASIR_RETURN_IF_ERROR(CheckModel(prepared.call.model));
   prepared.call.cache.tenant = CallerOf(request).tenant;
   KVASIR_ASSIGN_OR_RETURN(prepared.generations, prompts_.Build(prepared.call));
+  const int64_t most = int64_t{model_.worker->info().seats} + options_.max_queue;
+  if (options_.max_queue > 0 && static_cast<int64_t>(prepared.generations.size()) > most) {
+    return InvalidArgument("prompt: " + std::to_string(prepared.generations.size()) +
+                               " prompts in one call; at most " + std::to_string(most) +
+                               " can run and wait here (--max-num-seqs and --max-queue)",
+                           "prompt");
+  }
   for (GenerationParams& params : prepared.generations)
     params.queue_timeout_s = QueueTimeout(prepared.call);
   const std::string& given = prepared.call.request_id;
