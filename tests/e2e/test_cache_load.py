@@ -231,7 +231,8 @@ def m03_cache(t):
         s.quiet()
         m = check_sums(t, s, "M03")
         hits = s.value("vllm:prefix_cache_hits_total", m)
-        t.equal(hits, found, "hits, and the sum of cached_tokens")
+        # The aborted ones may begin with a token that is cached.
+        t.check(found <= hits <= found + 5 * 60, "hits %s, sum of cached_tokens %s" % (hits, found))
         queries = s.value("vllm:prefix_cache_queries_total", m)
         t.check(looked_up <= queries <= looked_up + 5 * 60, "looked up %s, usages say %s, aborted up to 300" % (queries, looked_up))
         t.check(s.value("kvasir_prefill_tokens_saved_total", m) >= hits, "tokens saved")
