@@ -8,7 +8,8 @@ namespace kvasir {
 namespace {
 constexpr size_t kSessionsMost = 65536;
 constexpr size_t kPinsMost = 1024;  // a pin of what is pinned already takes no budget
-constexpr int kExpireMost = 4096;   // blocks a call: the rest is due at the next one
+constexpr int kRareHits = 4;
+constexpr int kExpireMost = 4096;  // blocks a call: the rest is due at the next one
 }  // namespace
 
 void KvCache::Rep::Mark(const SequenceKv& kv, const std::vector<int32_t>& path,
@@ -22,8 +23,10 @@ void KvCache::Rep::Mark(const SequenceKv& kv, const std::vector<int32_t>& path,
     // session's turns. What others made or came back for is not its to give away.
     const bool made = static_cast<int32_t>(i) >= kv.found_ && node.hits <= kv.resumed_;
     const bool turns = live && node.retain == Retain::kSession && node.hits < session->second.turns;
-    const bool own = (made || turns) && node.retain < Retain::kHigh;
-    if (own && hint.last_use) {
+    // "Nobody will come back" only puts blocks at the end of the queue, so it is believed of what
+    // hardly anybody came back for, whoever made it.
+    const bool rare = node.hits <= kv.resumed_ + kRareHits;
+    if (hint.last_use && (made || turns || rare) && node.retain < Retain::kHigh) {
       node.retain = Retain::kDrop;
     } else if (hint.retain == Retain::kLow) {
       if (made) node.retain = std::min(node.retain, Retain::kLow);

@@ -448,7 +448,7 @@ TEST(KvCacheRandom, BytesAreAlwaysOnesOwn) {
       static_cast<long long>(totals.exact), static_cast<long long>(totals.evicted),
       static_cast<long long>(totals.merged), static_cast<long long>(totals.copied),
       static_cast<long long>(totals.swapped), static_cast<long long>(totals.pending));
-  if (last - first < 50) return;
+  if (last - first < 200) return;
   EXPECT_GT(totals.hits, 1000);
   EXPECT_GT(totals.exact, 100);
   EXPECT_GT(totals.evicted, 1000);
