@@ -8,7 +8,7 @@ namespace kvasir {
 namespace {
 constexpr size_t kSessionsMost = 65536;
 constexpr size_t kPinsMost = 1024;  // a pin of what is pinned already takes no budget
-constexpr int kRareHits = 4;
+constexpr int kRareHits = 16;
 constexpr int kExpireMost = 4096;  // blocks a call: the rest is due at the next one
 }  // namespace
 
@@ -17,15 +17,17 @@ void KvCache::Rep::Mark(const SequenceKv& kv, const std::vector<int32_t>& path,
   const auto session = session_ends.find(hint.session);
   const bool live = session != session_ends.end();
   if (live) session->second.turns += session->second.turns < UINT16_MAX ? 1 : 0;
+  bool unbranched = true;
   for (size_t i = path.size(); i-- > 0;) {
     CacheNode& node = index.node(path[i]);
     // Its own: made by this request and found by nobody else, or found by no more than this
     // session's turns. What others made or came back for is not its to give away.
     const bool made = static_cast<int32_t>(i) >= kv.found_ && node.hits <= kv.resumed_;
     const bool turns = live && node.retain == Retain::kSession && node.hits < session->second.turns;
-    // "Nobody will come back" only puts blocks at the end of the queue, so it is believed of what
-    // hardly anybody came back for, whoever made it.
-    const bool rare = node.hits <= kv.resumed_ + kRareHits;
+    // "Nobody will come back" only lets blocks go first, so it is believed of what hardly anybody
+    // came back for, whoever made it, as far as nobody else went another way from there.
+    unbranched = unbranched && node.children <= (i + 1 == path.size() ? 0 : 1);
+    const bool rare = unbranched && node.hits <= kv.resumed_ + kRareHits;
     if (hint.last_use && (made || turns || rare) && node.retain < Retain::kHigh) {
       node.retain = Retain::kDrop;
     } else if (hint.retain == Retain::kLow) {
