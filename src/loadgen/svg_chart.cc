@@ -122,7 +122,8 @@ class Painter {
     const size_t rows = (chart_.panels.size() + 1) / 2;
     for (size_t i = 0; i < chart_.panels.size(); ++i) {
       const double left = kMargin + static_cast<double>(i % 2) * (kPanelWidth + kGap);
-      Panel(chart_.panels[i], left, top + static_cast<double>(i / 2) * kPanelHeight);
+      const size_t row = i / 2;
+      Panel(chart_.panels[i], left, top + static_cast<double>(row) * kPanelHeight);
     }
     const double height = top + static_cast<double>(rows) * kPanelHeight + 8;
     return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + Fixed(kWidth) + " " +

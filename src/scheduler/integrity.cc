@@ -11,6 +11,7 @@ namespace kvasir {
 void Scheduler::CheckIntegrity() const {
   cache_->CheckIntegrity();
   std::vector<std::vector<int32_t>> references;
+  references.reserve(static_cast<size_t>(cache_->groups()));
   for (int32_t g = 0; g < cache_->groups(); ++g) {
     references.emplace_back(static_cast<size_t>(cache_->total_blocks(g)), 0);
   }
