@@ -76,6 +76,10 @@ class LocalEngine final : public Engine {
 
  private:
   Status Check(const Request& request) const;
+  // Under mutex_. Requests that will find a seat in the next step do not wait.
+  bool QueueFull() const {
+    return pending_ >= static_cast<int64_t>(options_.max_queue) + free_seats_;
+  }
   void Apply(Command command);
   bool draining() const {
     const std::lock_guard lock(mutex_);
@@ -135,8 +139,7 @@ Status LocalEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
       return InvalidArgument("request id " + std::to_string(request.id.value) + " is in use",
                              "request_id");
     }
-    // Requests that will find a seat in the next step do not wait.
-    if (pending_ >= static_cast<int64_t>(options_.max_queue) + free_seats_) {
+    if (QueueFull()) {
       return ResourceExhausted("the queue is full: " + std::to_string(pending_) +
                                " requests wait, the limit is " +
                                std::to_string(options_.max_queue));
@@ -189,6 +192,8 @@ WorkerStats LocalEngine::stats() const {
   const std::lock_guard lock(mutex_);
   WorkerStats stats = stats_;
   stats.waiting += inbox_submits_;
+  stats.queued = pending_;
+  stats.queue_full = QueueFull();
   return stats;
 }
 

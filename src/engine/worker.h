@@ -35,6 +35,8 @@ struct WorkerStats {
   int64_t slots_allocated = 0;  // token slots in blocks held by sequences
   int64_t slots_used = 0;       // of them, with a token
   CacheCounts cache;
+  int64_t queued = 0;        // requests that never ran
+  bool queue_full = false;   // one more would be refused now
   double retry_after_s = 1;  // when a place in the queue is expected to be free, if it is full now
   // Counters since start.
   uint64_t preemptions = 0;

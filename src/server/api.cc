@@ -190,6 +190,16 @@ void Api::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
 }
 
 void Api::HandlePost(Route route, HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  // What would be refused in the end is refused before it is parsed and tokenised: beyond capacity
+  // that work would come from those who are served.
+  if (route == Route::kChat || route == Route::kCompletions) {
+    const WorkerStats stats = model_.worker->stats();
+    if (stats.queue_full) {
+      return writer->Send(ErrorResponse(
+          ResourceExhausted("the queue is full: " + std::to_string(stats.queued) +
+                            " requests wait, the limit is " + std::to_string(options_.max_queue))));
+    }
+  }
   // A copyable handle: std::function wants that, and the body is not copied.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool taken =
