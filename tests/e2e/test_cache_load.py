@@ -119,9 +119,11 @@ def s03(t):
     for memory in ((), ("--kv-blocks", 60)):  # seats, then memory, are what there is too little of
         seats = 4 if not memory else 8
         with t.fresh("stories", "--scheduling-policy", "priority", "--max-num-seqs", seats, *memory) as s:
-            ended, lock = [], threading.Lock()
+            ended, lock, before = [], threading.Lock(), [0]
 
             def run(name, prompt, count, priority):
+                if name == "urgent":
+                    before[0] = len(ended)
                 r = ask(s, prompt, count, priority=priority)
                 with lock:
                     ended.append(name)
@@ -137,8 +139,10 @@ def s03(t):
             got = together(low + [later])
             t.equal([r.status for r in got], [200] * 9, "all are served")
             t.equal([ids(r) for r in got[:8]], want, "tokens of the low ones %s" % (memory,))
-            t.check(ended.index("urgent") < 8, "the urgent one came last: %s" % ended)
-            t.check(ended.index("urgent") <= seats, "more than the running ones ended before the urgent one: %s" % ended)
+            # On a busy machine it may be sent when most have ended; what counts is who ends after it was sent.
+            passed = ended.index("urgent") - before[0]
+            t.check(passed <= seats, "sent after %d had ended, more than the running ones ended before the urgent one: %s" % (before[0], ended))
+            t.check(before[0] >= 8 - seats or ended.index("urgent") < 8, "the urgent one came last: %s" % ended)
             t.note("%s: ended %s; preemptions %d" % (memory or "seats", " ".join(ended), s.value("vllm:num_preemptions_total")))
 
 
