@@ -1,49 +1,12 @@
 // What a client might do to others, to the memory or to the promises of KvCache; each was a defect.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
-#include "kvcache/kv_cache.h"
+#include "kvcache/test_cache.h"
 
 namespace kvasir {
 namespace {
 
-std::vector<TokenId> Tokens(int32_t count, TokenId first = 100) {
-  std::vector<TokenId> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-struct Cache {
-  explicit Cache(int32_t blocks, KvCacheOptions options = {}) {
-    options.blocks.assign(1, blocks);
-    cache = KvCache::Make(options).value();
-  }
-  KvCache* operator->() { return cache.get(); }
-  BeginResult Start(SequenceKv& kv, int32_t space, const std::vector<TokenId>& tokens) {
-    const int32_t size = static_cast<int32_t>(tokens.size());
-    BeginOptions begin;
-    begin.tokens = tokens;
-    begin.limit = size - 1;
-    begin.promise = size;
-    begin.chunk = size;
-    BeginResult result;
-    std::vector<BlockMove> moves;
-    EXPECT_TRUE(cache->Begin(kv, cache->Match(space, tokens, size - 1), begin, moves, &result));
-    EXPECT_TRUE(cache->Grow(kv, result.computed, size, moves));
-    cache->Announce(kv, tokens, size);
-    cache->Publish(kv, tokens, result.computed, size);
-    cache->PublishTail(kv, tokens, size);
-    return result;
-  }
-  BeginResult Serve(int32_t space, const std::vector<TokenId>& tokens, const CacheHint& hint = {}) {
-    SequenceKv kv;
-    const BeginResult result = Start(kv, space, tokens);
-    cache->Release(kv, tokens, static_cast<int32_t>(tokens.size()), hint);
-    return result;
-  }
-  std::unique_ptr<KvCache> cache;
-};
+using namespace testing_cache;  // NOLINT(google-build-using-namespace)
 
 TEST(KvCacheAbuse, TheReasonToldSaysNothingOfOtherNamespaces) {
   MissReason told[2];
