@@ -67,8 +67,8 @@ void FakeServer::Serve(int fd) {
     if (text.size() >= body_at + body_size) break;
   }
   const std::string reply = answer_(text.substr(0, body_at), text.substr(body_at));
+  --open_;  // before the client can know that it is done and send its next request
   send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
-  --open_;
   close(fd);
 }
 
