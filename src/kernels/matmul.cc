@@ -19,9 +19,9 @@ MatmulScratch::~MatmulScratch() = default;
 
 namespace internal {
 
-MatmulKernels::RunTiles MatmulKernels::Find(WeightType type, ActMode mode) const {
+MatmulKernels::RunTiles MatmulKernels::Find(WeightType type, Path path) const {
   for (int i = 0; i < count; ++i) {
-    if (entries[i].type == type) return entries[i].run[static_cast<int>(mode)];
+    if (entries[i].type == type) return entries[i].run[static_cast<int>(path)];
   }
   return nullptr;
 }
@@ -63,12 +63,24 @@ void QuantizeRows(const MatmulKernels& kernels, QuantizeJob job, Executor& execu
   });
 }
 
-ActMode ModeFor(const PackedMatrix& w, ActMode mode) {
-  return IsFloatType(w.type()) ? ActMode::kF32 : mode;
+Path PathOf(const Activations& activations) {
+  switch (activations.mode) {
+    case ActMode::kInt8:
+      return activations.two_terms.empty() ? Path::kInt8 : Path::kMixed;
+    case ActMode::kInt8x2:
+      return Path::kInt8x2;
+    case ActMode::kF32:
+      break;
+  }
+  return Path::kF32;
+}
+
+Path PathFor(const PackedMatrix& w, Path path) {
+  return IsFloatType(w.type()) ? Path::kF32 : path;
 }
 
 // Tiles of all targets counted through; part p takes the p-th share of them.
-void RunShare(const MatmulKernels& kernels, std::span<const MatmulTarget> targets, ActMode mode,
+void RunShare(const MatmulKernels& kernels, std::span<const MatmulTarget> targets, Path path,
               const TileJob& common, int64_t first, int64_t last) {
   for (const MatmulTarget& target : targets) {
     const PackedMatrix& w = *target.w;
@@ -85,7 +97,7 @@ void RunShare(const MatmulKernels& kernels, std::span<const MatmulTarget> target
       job.y = target.y;
       job.ldy = target.ldy;
       job.bias = target.bias.empty() ? nullptr : target.bias.data();
-      kernels.Find(rep.type, ModeFor(w, mode))(job);
+      kernels.Find(rep.type, PathFor(w, path))(job);
     }
     first -= rep.tiles;
     last -= rep.tiles;
@@ -95,10 +107,12 @@ void RunShare(const MatmulKernels& kernels, std::span<const MatmulTarget> target
 }  // namespace
 }  // namespace internal
 
-void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float* x, size_t ldx,
-                int m, MatmulScratch& scratch, Executor& executor) {
+void MatmulMany(std::span<const MatmulTarget> targets, const Activations& activations,
+                const float* x, size_t ldx, int m, MatmulScratch& scratch, Executor& executor) {
   using namespace internal;
   KVASIR_CHECK(m >= 0);
+  KVASIR_CHECK(activations.two_terms.empty() || activations.mode == ActMode::kInt8);
+  const Path path = PathOf(activations);
   int64_t columns = 0;
   int64_t tiles = 0;
   bool quantised = false;
@@ -109,7 +123,7 @@ void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float
                  static_cast<int64_t>(target.bias.size()) == target.w->rows());
     columns = target.w->columns();
     tiles += target.w->rep().tiles;
-    quantised |= ModeFor(*target.w, mode) != ActMode::kF32;
+    quantised |= PathFor(*target.w, path) != Path::kF32;
   }
   if (m == 0 || tiles == 0) return;
   const MatmulKernels& kernels = Kernels();
@@ -119,32 +133,39 @@ void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float
   common.ldx = ldx;
   common.m = m;
   if (quantised) {
-    const int terms = mode == ActMode::kInt8x2 ? 2 : 1;
+    const bool mixed = path == Path::kMixed;
+    KVASIR_CHECK(!mixed ||
+                 static_cast<int64_t>(activations.two_terms.size()) == columns / kBlockColumns);
+    const Terms terms = {path == Path::kInt8x2 ? 2 : 1,
+                         mixed ? activations.two_terms.data() : nullptr};
     const auto rows = static_cast<size_t>(m + kGroupRows);  // room for padding
-    const size_t need =
-        rows * static_cast<size_t>(columns / kBlockColumns) * ActBlockBytes(1, terms);
+    common.two_terms = terms.blocks;
+    common.act_row_bytes = ActRowBytes(columns, terms);
+    const size_t need = rows * common.act_row_bytes;
     std::vector<uint8_t>& act = scratch.rep().act;
     if (act.size() < need) act.resize(need);
-    QuantizeRows(kernels, {x, ldx, m, columns, terms, 0, 0, act.data()}, executor);
+    QuantizeRows(kernels, {x, ldx, m, columns, terms, common.act_row_bytes, 0, 0, act.data()},
+                 executor);
     common.act = act.data();
   }
   const int64_t work = tiles * kTileRows * columns * m;
   auto parts = static_cast<int64_t>(static_cast<size_t>(executor.workers()) * kPartsPerWorker);
   parts = std::min(parts, std::min(tiles, 1 + work / kSerialWork));
   if (executor.workers() == 1 || parts <= 1) {
-    RunShare(kernels, targets, mode, common, 0, tiles);
+    RunShare(kernels, targets, path, common, 0, tiles);
     return;
   }
   executor.ParallelFor(static_cast<size_t>(parts), [&](size_t part, int) {
     const auto p = static_cast<int64_t>(part);
-    RunShare(kernels, targets, mode, common, tiles * p / parts, tiles * (p + 1) / parts);
+    RunShare(kernels, targets, path, common, tiles * p / parts, tiles * (p + 1) / parts);
   });
 }
 
-void Matmul(const PackedMatrix& w, ActMode mode, const float* x, size_t ldx, int m, float* y,
-            size_t ldy, std::span<const float> bias, MatmulScratch& scratch, Executor& executor) {
+void Matmul(const PackedMatrix& w, const Activations& activations, const float* x, size_t ldx,
+            int m, float* y, size_t ldy, std::span<const float> bias, MatmulScratch& scratch,
+            Executor& executor) {
   const MatmulTarget target = {&w, y, ldy, bias};
-  MatmulMany(std::span(&target, 1), mode, x, ldx, m, scratch, executor);
+  MatmulMany(std::span(&target, 1), activations, x, ldx, m, scratch, executor);
 }
 
 }  // namespace kvasir

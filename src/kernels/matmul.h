@@ -29,6 +29,19 @@ enum class ActMode : uint8_t {
   kF32,     // as they are, weights dequantised on the fly: the reference, slow
 };
 
+// How a call takes its X: a mode alone, or kInt8 with a second term for some blocks of 32 columns
+// (those whose rounding hurts a model most: the same for every row, so rows stay independent).
+// `two_terms`: empty, or one byte per block of 32 columns, nonzero = that block is computed as
+// kInt8x2 does, the others as kInt8. The cost is that of the terms. Only with kInt8; the bytes live
+// as long as the call. Float weights pass over both.
+struct Activations {
+  Activations(ActMode how,  // NOLINT(google-explicit-constructor)
+              std::span<const uint8_t> blocks = {})
+      : mode(how), two_terms(blocks) {}
+  ActMode mode;
+  std::span<const uint8_t> two_terms;
+};
+
 // Non-owning view of one tensor's rows as the file holds them: `rows` rows of `columns` elements.
 struct WeightView {
   WeightType type = WeightType::kF32;
@@ -82,8 +95,9 @@ class MatmulScratch {
 
 // X: `m` rows of w.columns() floats, row stride ldx (elements). Y: m rows of w.rows() floats,
 // stride ldy. bias: w.rows() floats or empty. X and Y do not overlap.
-void Matmul(const PackedMatrix& w, ActMode mode, const float* x, size_t ldx, int m, float* y,
-            size_t ldy, std::span<const float> bias, MatmulScratch& scratch, Executor& executor);
+void Matmul(const PackedMatrix& w, const Activations& activations, const float* x, size_t ldx,
+            int m, float* y, size_t ldy, std::span<const float> bias, MatmulScratch& scratch,
+            Executor& executor);
 
 // The same for several matrices reading the same X (types differ, so they could not be stacked): X
 // is quantised once.
@@ -93,7 +107,7 @@ struct MatmulTarget {
   size_t ldy = 0;
   std::span<const float> bias;
 };
-void MatmulMany(std::span<const MatmulTarget> targets, ActMode mode, const float* x, size_t ldx,
-                int m, MatmulScratch& scratch, Executor& executor);
+void MatmulMany(std::span<const MatmulTarget> targets, const Activations& activations,
+                const float* x, size_t ldx, int m, MatmulScratch& scratch, Executor& executor);
 
 }  // namespace kvasir

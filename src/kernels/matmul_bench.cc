@@ -3,11 +3,14 @@
 // a loop of vpdpbusd and nothing else.
 //
 //   kernels_matmul_bench [seconds per figure, default 0.2] [threads, 2 or 1; default 2]
+//                        [only tables whose title contains this] [instruction sets, e.g.
+//                        avx512,amx]
 //
 // With one thread the clock is that thread's CPU time, so a busy neighbour on the same cores does
 // not count. Weights are copied until they fill 256 MiB, so that m = 1 reads them from memory (or
 // from a last-level cache that large) and never from a near one. Every figure is the median of
-// five.
+// five slices; columns of one table take turns slice by slice, so their ratio holds on a machine
+// whose speed drifts.
 #include <immintrin.h>
 #include <time.h>
 
@@ -15,7 +18,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -84,24 +90,33 @@ double Now() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Calls per second, the median of five slices.
-template <typename Call>
-double Rate(double seconds, Call call) {
-  call();
-  std::vector<double> rates;
+// Calls per second of each, the medians of five slices taken in turn.
+std::vector<double> Rates(double seconds, std::span<const std::function<void()>> calls) {
+  std::vector<std::vector<double>> rates(calls.size());
+  for (const auto& call : calls) call();
   for (int slice = 0; slice < 5; ++slice) {
-    const double start = Now();
-    int calls = 0;
-    double took = 0;
-    do {
-      call();
-      ++calls;
-      took = Now() - start;
-    } while (took < seconds / 5);
-    rates.push_back(calls / took);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const double start = Now();
+      int count = 0;
+      double took = 0;
+      do {
+        calls[i]();
+        ++count;
+        took = Now() - start;
+      } while (took < seconds / 5);
+      rates[i].push_back(count / took);
+    }
   }
-  std::sort(rates.begin(), rates.end());
-  return rates[2];
+  std::vector<double> medians;
+  for (std::vector<double>& r : rates) {
+    std::sort(r.begin(), r.end());
+    medians.push_back(r[2]);
+  }
+  return medians;
+}
+
+double Rate(double seconds, std::function<void()> call) {
+  return Rates(seconds, std::span(&call, 1))[0];
 }
 
 std::atomic<uint64_t> sink{0};
@@ -158,62 +173,127 @@ struct Shape {
   int64_t columns;
 };
 
-void Measure(const Shape& shape, ActMode mode, double seconds, double bandwidth, double peak,
-             PairExecutor& pair) {
-  Rng rng(1);
+// One column of a table.
+struct Variant {
+  std::string name;
+  Isa isa;
+  Activations activations;
+};
+
+struct Limits {
+  double bandwidth;
+  double peak;
+};
+
+std::vector<PackedMatrix> PackCopies(const Shape& shape, Rng& rng, PairExecutor& pair) {
   const std::vector<std::byte> bytes = RandomWeights(rng, shape.type, shape.rows, shape.columns);
   const WeightView view = {shape.type, bytes.data(), shape.rows, shape.columns};
   std::vector<PackedMatrix> copies;
   size_t held = 0;
-  const double start = Now();
+  std::vector<double> rates;
   do {
+    const double start = Now();
     copies.push_back(PackedMatrix::Pack(std::span(&view, 1), pair).value());
+    rates.push_back(static_cast<double>(bytes.size()) / (Now() - start));
     held += copies.back().bytes();
   } while (held < kWorkingSet);
-  const double pack = static_cast<double>(bytes.size() * copies.size()) / (Now() - start);
-  const char* mode_names[] = {"int8", "int8x2", "f32"};
-  std::printf("\n%s %s %lldx%lld %s  (packing %.2f GB/s of file bytes)\n", shape.name,
-              GetWeightType(shape.type).name, static_cast<long long>(shape.rows),
-              static_cast<long long>(shape.columns), mode_names[static_cast<int>(mode)],
-              pack * 1e-9);
-  std::printf("    m     us/call     GB/s  of read     GOPS  of peak\n");
+  std::sort(rates.begin(), rates.end());
+  std::printf("  packed at %.2f GB/s of file bytes, %.2f bits a weight\n",
+              rates[rates.size() / 2] * 1e-9,
+              8.0 * static_cast<double>(copies[0].bytes()) /
+                  static_cast<double>(shape.rows * shape.columns));
+  return copies;
+}
+
+void Measure(const Shape& shape, std::span<const Variant> variants, double seconds, Limits limits,
+             PairExecutor& pair) {
+  std::printf("\n%s %s %lldx%lld\n", shape.name, GetWeightType(shape.type).name,
+              static_cast<long long>(shape.rows), static_cast<long long>(shape.columns));
+  Rng rng(1);
+  const std::vector<PackedMatrix> copies = PackCopies(shape, rng, pair);
+  std::printf("    m");
+  for (const Variant& v : variants) std::printf(" |%14s us  read  peak", v.name.c_str());
+  std::printf("\n");
   MatmulScratch scratch;
-  for (const int m : {1, 2, 4, 8, 16, 64, 512}) {
+  for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 24, 32, 64, 128, 512}) {
     const std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * shape.columns));
     std::vector<float> y(static_cast<size_t>(m * shape.rows));
     size_t turn = 0;
-    const double rate = Rate(seconds, [&] {
-      Matmul(copies[turn++ % copies.size()], mode, x.data(), static_cast<size_t>(shape.columns), m,
-             y.data(), static_cast<size_t>(shape.rows), {}, scratch, pair);
-    });
-    const double gbs = rate * static_cast<double>(copies[0].bytes());
-    const double ops = rate * 2 * m * static_cast<double>(shape.rows * shape.columns);
-    std::printf("  %3d  %10.1f  %7.1f   %4.0f %%  %7.1f   %4.0f %%\n", m, 1e6 / rate, gbs * 1e-9,
-                100 * gbs / bandwidth, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0.0);
+    std::vector<std::function<void()>> calls;
+    for (const Variant& v : variants) {
+      calls.push_back([&, chosen = &v] {
+        static_cast<void>(SetIsa(chosen->isa));
+        Matmul(copies[turn++ % copies.size()], chosen->activations, x.data(),
+               static_cast<size_t>(shape.columns), m, y.data(), static_cast<size_t>(shape.rows), {},
+               scratch, pair);
+      });
+    }
+    std::printf("  %3d", m);
+    double base = 0;
+    for (const double rate : Rates(seconds, calls)) {
+      const double read = rate * static_cast<double>(copies[0].bytes()) / limits.bandwidth;
+      const double ops = rate * 2 * m * static_cast<double>(shape.rows * shape.columns);
+      std::printf(" |%11.1f", 1e6 / rate);
+      if (base != 0) {
+        std::printf(" %4.2f", base / rate);
+      } else {
+        std::printf("     ");
+      }
+      base = base != 0 ? base : rate;
+      std::printf(" %4.0f%% %4.0f%%", 100 * read, limits.peak > 0 ? 100 * ops / limits.peak : 0.0);
+    }
+    std::printf("\n");
   }
+  std::fflush(stdout);
+}
+
+std::vector<Isa> ChosenIsas(const char* list) {
+  std::vector<Isa> isas;
+  for (const Isa isa : testing_util::SupportedIsas()) {
+    const std::string all = "," + std::string(list) + ",";
+    if (all.find("," + std::string(IsaName(isa)) + ",") != std::string::npos) isas.push_back(isa);
+  }
+  return isas.empty() ? std::vector<Isa>{CurrentIsa()} : isas;
 }
 
 int Main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;
   one_thread = argc > 2 && std::atoi(argv[2]) == 1;
+  const std::string only = argc > 3 ? argv[3] : "";
+  const std::vector<Isa> isas = ChosenIsas(argc > 4 ? argv[4] : "");
   PairExecutor pair;
-  const double bandwidth = ReadBandwidth(seconds, pair);
-  const double peak = IntegerPeak(seconds, pair);
-  std::printf("instruction set %.*s; %d thread(s) read %.1f GB/s; vpdpbusd peak %.0f GOPS\n",
-              static_cast<int>(IsaName(CurrentIsa()).size()), IsaName(CurrentIsa()).data(),
-              pair.workers(), bandwidth * 1e-9, peak * 1e-9);
-  const Shape shapes[] = {{"qkv", WeightType::kQ4_1, 960, 576},
-                          {"gate-up", WeightType::kQ4_1, 3072, 576},
-                          {"down", WeightType::kQ4_1, 576, 1536},
-                          {"head", WeightType::kQ8_0, 49152, 576}};
-  for (const Shape& shape : shapes) Measure(shape, ActMode::kInt8, seconds, bandwidth, peak, pair);
-  Measure(shapes[1], ActMode::kInt8x2, seconds, bandwidth, peak, pair);
-  const Shape others[] = {
-      {"gate-up", WeightType::kQ4_0, 3072, 576}, {"gate-up", WeightType::kQ5_1, 3072, 576},
+  const Limits limits = {ReadBandwidth(seconds, pair), IntegerPeak(seconds, pair)};
+  std::printf("%d thread(s) read %.1f GB/s; vpdpbusd peak %.0f GOPS\n", pair.workers(),
+              limits.bandwidth * 1e-9, limits.peak * 1e-9);
+  std::printf("read, peak: share of those two; beside the microseconds: times the first column\n");
+  const auto wanted = [&](const Shape& shape, const std::string& how) {
+    const std::string title = std::string(shape.name) + " " + GetWeightType(shape.type).name + how;
+    return title.find(only) != std::string::npos;
+  };
+  const Shape shapes[] = {
+      {"qkv", WeightType::kQ4_1, 960, 576},      {"gate-up", WeightType::kQ4_1, 3072, 576},
+      {"down", WeightType::kQ4_1, 576, 1536},    {"head", WeightType::kQ8_0, 49152, 576},
+      {"gate-up", WeightType::kQ4_0, 3072, 576}, {"gate-up", WeightType::kQ5_0, 3072, 576},
+      {"gate-up", WeightType::kQ5_1, 3072, 576}, {"gate-up", WeightType::kQ8_0, 3072, 576},
       {"gate-up", WeightType::kQ4_K, 3072, 768}, {"gate-up", WeightType::kQ5_K, 3072, 768},
       {"gate-up", WeightType::kQ6_K, 3072, 768}, {"gate-up", WeightType::kF16, 3072, 576},
-      {"gate-up", WeightType::kBf16, 3072, 576}};
-  for (const Shape& shape : others) Measure(shape, ActMode::kInt8, seconds, bandwidth, peak, pair);
+      {"gate-up", WeightType::kBf16, 3072, 576}, {"gate-up", WeightType::kF32, 3072, 576}};
+  for (const Shape& shape : shapes) {
+    if (!wanted(shape, " int8")) continue;
+    std::vector<Variant> variants;
+    for (const Isa isa : isas) variants.push_back({std::string(IsaName(isa)), isa, ActMode::kInt8});
+    Measure(shape, variants, seconds, limits, pair);
+  }
+  // What a second term costs, for an eighth of the blocks and for all.
+  for (const Shape& shape : {shapes[1], shapes[7], shapes[10]}) {
+    if (!wanted(shape, " terms")) continue;
+    std::vector<uint8_t> blocks(static_cast<size_t>(shape.columns / 32), 0);
+    for (size_t b = 3; b < blocks.size(); b += 8) blocks[b] = 1;
+    const Variant variants[] = {{"1 term", isas[0], ActMode::kInt8},
+                                {"2 for 1 of 8", isas[0], {ActMode::kInt8, blocks}},
+                                {"2 terms", isas[0], ActMode::kInt8x2}};
+    Measure(shape, variants, seconds, limits, pair);
+  }
   return 0;
 }
 

@@ -23,6 +23,10 @@ struct MatmulBody {
   // arithmetic of 8 rows with the next load.
   static constexpr int kPrefetchBytes = 4096;
 
+  // Values of kTerms beside 1 and 2.
+  static constexpr int kFloat = 0;
+  static constexpr int kByBlock = 3;
+
   static float FloatAt(const uint8_t* p) {
     float v;
     std::memcpy(&v, p, sizeof(v));
@@ -97,14 +101,14 @@ struct MatmulBody {
   }
 
   // One tile times one group of kRows rows, quantised.
+  // kTerms kByBlock: one term or two, as job.two_terms says.
   template <WeightType kType, int kRows, int kTerms>
   static void IntegerTile(const TileJob& job, int64_t tile, const RowGroup& group) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     const int64_t blocks = job.columns / kBlockColumns;
     const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
     const uint8_t* scales = codes + job.scales_offset;
-    const uint8_t* act = job.act + static_cast<size_t>(group.first) * static_cast<size_t>(blocks) *
-                                       ActBlockBytes(1, kTerms);
+    const uint8_t* act = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
     F acc[kRows];
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
     for (int64_t b = 0; b < blocks; ++b) {
@@ -113,9 +117,14 @@ struct MatmulBody {
       }
       const typename V::template Codes<kFormat.code_bits> block(codes);
       const Scales w = LoadScales<kType>(scales, b);
-      IntegerBlock<kType, kRows, kTerms>(block, w, act, acc);
+      if (kTerms == 1 || (kTerms == kByBlock && job.two_terms[b] == 0)) {
+        IntegerBlock<kType, kRows, 1>(block, w, act, acc);
+        act += ActBlockBytes(kRows, 1);
+      } else {
+        IntegerBlock<kType, kRows, 2>(block, w, act, acc);
+        act += ActBlockBytes(kRows, 2);
+      }
       codes += kFormat.code_bytes;
-      act += ActBlockBytes(kRows, kTerms);
     }
     StoreTile<kRows>(job, tile, group, acc);
   }
@@ -194,9 +203,9 @@ struct MatmulBody {
     StoreTile<kRows>(job, tile, group, acc);
   }
 
-  template <WeightType kType, int kRows, int kTerms>  // kTerms 0: in f32
+  template <WeightType kType, int kRows, int kTerms>  // kTerms kFloat: in f32
   static void Tile(const TileJob& job, int64_t tile, const RowGroup& group) {
-    if constexpr (kTerms == 0) {
+    if constexpr (kTerms == kFloat) {
       FloatTile<kType, kRows>(job, tile, group);
     } else {
       IntegerTile<kType, kRows, kTerms>(job, tile, group);
@@ -278,14 +287,15 @@ struct MatmulBody {
     const int64_t blocks = job.columns / kBlockColumns;
     for (int g = job.first_group; g < job.last_group; ++g) {
       const RowGroup group = RowGroupAt(job.m, g);
-      uint8_t* act = job.act + static_cast<size_t>(group.first) * static_cast<size_t>(blocks) *
-                                   ActBlockBytes(1, job.terms);
+      uint8_t* first = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
       for (int r = 0; r < group.width; ++r) {
         const int row = r < group.rows ? r : group.rows - 1;
         const float* x = job.x + static_cast<size_t>(group.first + row) * job.ldx;
+        uint8_t* act = first;
         for (int64_t b = 0; b < blocks; ++b) {
-          QuantizeBlock(x + b * kBlockColumns, r, group.width, job.terms,
-                        act + static_cast<size_t>(b) * ActBlockBytes(group.width, job.terms));
+          const int terms = job.terms.At(b);
+          QuantizeBlock(x + b * kBlockColumns, r, group.width, terms, act);
+          act += ActBlockBytes(group.width, terms);
         }
       }
     }
@@ -293,9 +303,9 @@ struct MatmulBody {
 
   static const MatmulKernels& Table() {
     static constexpr MatmulKernels::Entry kEntries[] = {
-        {WeightType::kF32, {nullptr, nullptr, Run<WeightType::kF32, 0>}},
-        {WeightType::kF16, {nullptr, nullptr, Run<WeightType::kF16, 0>}},
-        {WeightType::kBf16, {nullptr, nullptr, Run<WeightType::kBf16, 0>}},
+        {WeightType::kF32, {nullptr, nullptr, Run<WeightType::kF32, kFloat>, nullptr}},
+        {WeightType::kF16, {nullptr, nullptr, Run<WeightType::kF16, kFloat>, nullptr}},
+        {WeightType::kBf16, {nullptr, nullptr, Run<WeightType::kBf16, kFloat>, nullptr}},
         Integer<WeightType::kQ8_0>(),
         Integer<WeightType::kQ4_0>(),
         Integer<WeightType::kQ4_1>(),
@@ -313,7 +323,7 @@ struct MatmulBody {
  private:
   template <WeightType kType>
   static constexpr MatmulKernels::Entry Integer() {
-    return {kType, {Run<kType, 1>, Run<kType, 2>, Run<kType, 0>}};
+    return {kType, {Run<kType, 1>, Run<kType, 2>, Run<kType, kFloat>, Run<kType, kByBlock>}};
   }
 };
 

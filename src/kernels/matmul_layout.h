@@ -56,13 +56,26 @@ constexpr TileFormat TileFormatOf(WeightType type) {
   return {};
 }
 
-// Quantised activations of a group of R rows, block after block; `terms` is 1 or 2:
+// Quantised activations of a group of R rows, block after block; `terms` is 1 or 2, the same for
+// all blocks or by block:
 //   terms x { float scale[R]; int32 minus_sum[R]; int32 minus_low[R]; int8 q[R][32] }, float
 //   min_factor[R]
 // minus_sum: minus the sum of a row's 32 q; minus_low: of the first 16. min_factor: what a weight's
 // min is multiplied by, the sum of the block's activations as quantised.
 constexpr size_t ActBlockBytes(int rows, int terms) {
   return static_cast<size_t>(rows) * (static_cast<size_t>(terms) * 44 + 4);
+}
+
+// How many terms each block of 32 columns gets.
+struct Terms {
+  int all;                // 1 or 2; with `blocks`: 1, and 2 where its byte is not zero
+  const uint8_t* blocks;  // or null
+  int At(int64_t block) const { return blocks != nullptr && blocks[block] != 0 ? 2 : all; }
+};
+inline size_t ActRowBytes(int64_t columns, const Terms& terms) {
+  size_t bytes = 0;
+  for (int64_t b = 0; b < columns / kBlockColumns; ++b) bytes += ActBlockBytes(1, terms.At(b));
+  return bytes;
 }
 
 // Rows of X go through the kernels in groups of 8, the rest in one or two smaller groups. A group
@@ -97,8 +110,10 @@ struct TileJob {
   int64_t out_rows;
   int64_t first_tile;
   int64_t last_tile;
-  const uint8_t* act;  // integer modes
-  const float* x;      // kF32
+  const uint8_t* act;        // integer modes
+  size_t act_row_bytes;      // ActRowBytes
+  const uint8_t* two_terms;  // kMixed: by block
+  const float* x;            // kF32
   size_t ldx;
   int m;
   float* y;
@@ -112,18 +127,22 @@ struct QuantizeJob {
   size_t ldx;
   int m;
   int64_t columns;
-  int terms;
+  Terms terms;
+  size_t act_row_bytes;
   int first_group;
   int last_group;
   uint8_t* act;
 };
 
+// The bodies a kernel is made in: the three ActModes and kInt8 with a second term for some blocks.
+enum class Path : uint8_t { kInt8, kInt8x2, kF32, kMixed };
+
 struct MatmulKernels {
   using RunTiles = void (*)(const TileJob& job);
-  RunTiles Find(WeightType type, ActMode mode) const;
+  RunTiles Find(WeightType type, Path path) const;
   struct Entry {
     WeightType type;
-    RunTiles run[3];  // by ActMode; the float types have only kF32
+    RunTiles run[4];  // by Path; the float types have only kF32
   };
   const Entry* entries;
   int count;

@@ -10,63 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernel_test_util.h"
+#include "kernels/matmul_fixture_test.h"
 #include "kernels/matmul_layout.h"
 
 namespace kvasir {
 namespace {
 
 using namespace testing_util;
-
-constexpr ActMode kModes[] = {ActMode::kInt8, ActMode::kInt8x2, ActMode::kF32};
-
-struct Problem {
-  WeightType type;
-  int64_t rows;
-  int64_t columns;
-  std::vector<std::byte> bytes;
-  PackedMatrix packed;
-  std::vector<float> weights;  // dequantised, row-major
-};
-
-Problem MakeProblem(Rng& rng, WeightType type, int64_t rows, int64_t columns) {
-  Problem p = {type, rows, columns, RandomWeights(rng, type, rows, columns), {}, {}};
-  const WeightView view = {type, p.bytes.data(), rows, columns};
-  SerialExecutor serial;
-  p.packed = PackedMatrix::Pack(std::span(&view, 1), serial).value();
-  p.weights.resize(static_cast<size_t>(rows * columns));
-  const size_t row_bytes = WeightRowBytes(type, columns).value();
-  for (int64_t r = 0; r < rows; ++r) {
-    DequantizeRow(type, p.bytes.data() + static_cast<size_t>(r) * row_bytes,
-                  std::span(p.weights).subspan(static_cast<size_t>(r * columns),
-                                               static_cast<size_t>(columns)));
-  }
-  return p;
-}
-
-std::vector<float> Multiply(const Problem& p, ActMode mode, const std::vector<float>& x, int m,
-                            const std::vector<float>& bias, Executor& executor) {
-  MatmulScratch scratch;
-  std::vector<float> y(static_cast<size_t>(m) * static_cast<size_t>(p.rows), -1.0F);
-  Matmul(p.packed, mode, x.data(), static_cast<size_t>(p.columns), m, y.data(),
-         static_cast<size_t>(p.rows), bias, scratch, executor);
-  return y;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-std::string Name(WeightType type, ActMode mode) {
-  static const char* kNames[] = {" int8", " int8x2", " f32"};
-  return std::string(GetWeightType(type).name) + kNames[static_cast<int>(mode)];
-}
-
-int64_t ColumnsFor(Rng& rng, WeightType type) {
-  const int block = GetWeightType(type).block_elements;
-  if (block == 1) return static_cast<int64_t>(1 + rng.Below(150));
-  return block * static_cast<int64_t>(1 + rng.Below(block == 32 ? 7 : 2));
-}
 
 TEST(Matmul, TheTableOfFormatsAgreesWithQuant) {
   for (const WeightType type : kAllTypes) {
@@ -95,91 +45,6 @@ TEST(Matmul, RowGroupsCoverEveryRowOnce) {
     }
     EXPECT_EQ(next, m);
   }
-}
-
-TEST(PackedMatrix, RowsAreThoseOfTheFile) {
-  Rng rng(1);
-  SerialExecutor serial;
-  for (const WeightType type : kAllTypes) {
-    SCOPED_TRACE(GetWeightType(type).name);
-    for (const int64_t rows : {1, 15, 16, 17, 50}) {
-      const Problem p = MakeProblem(rng, type, rows, ColumnsFor(rng, type));
-      EXPECT_EQ(p.packed.rows(), rows);
-      EXPECT_EQ(p.packed.columns(), p.columns);
-      EXPECT_EQ(p.packed.type(), type);
-      std::vector<float> row(static_cast<size_t>(p.columns));
-      for (int64_t r = 0; r < rows; ++r) {
-        p.packed.Row(r, row);
-        EXPECT_EQ(std::memcmp(row.data(), p.weights.data() + r * p.columns, row.size() * 4), 0)
-            << r;
-      }
-    }
-  }
-}
-
-TEST(PackedMatrix, StacksPartsInOrderWhateverTheThreads) {
-  Rng rng(2);
-  SerialExecutor serial;
-  ShuffledExecutor shuffled(3);
-  for (const WeightType type : kAllTypes) {
-    const int64_t columns = ColumnsFor(rng, type);
-    const Problem a = MakeProblem(rng, type, 21, columns);
-    const Problem b = MakeProblem(rng, type, 7, columns);
-    const Problem c = MakeProblem(rng, type, 900, columns);
-    const WeightView views[] = {{type, a.bytes.data(), 21, columns},
-                                {type, b.bytes.data(), 7, columns},
-                                {type, c.bytes.data(), 900, columns}};
-    const PackedMatrix one = PackedMatrix::Pack(views, serial).value();
-    const PackedMatrix two = PackedMatrix::Pack(views, shuffled).value();
-    EXPECT_EQ(one.rows(), 928);
-    std::vector<float> row(static_cast<size_t>(columns));
-    std::vector<float> other(row.size());
-    std::vector<float> all = a.weights;
-    all.insert(all.end(), b.weights.begin(), b.weights.end());
-    all.insert(all.end(), c.weights.begin(), c.weights.end());
-    for (int64_t r = 0; r < 928; ++r) {
-      one.Row(r, row);
-      two.Row(r, other);
-      EXPECT_EQ(std::memcmp(row.data(), all.data() + r * columns, row.size() * 4), 0);
-      EXPECT_TRUE(SameBits(row, other));
-    }
-  }
-}
-
-TEST(PackedMatrix, RefusesWhatDoesNotFitTogether) {
-  SerialExecutor serial;
-  const std::vector<std::byte> bytes(100000);
-  const auto pack = [&](std::vector<WeightView> views) {
-    return PackedMatrix::Pack(views, serial).status();
-  };
-  EXPECT_EQ(pack({}).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(
-      pack({{WeightType::kQ4_0, bytes.data(), 2, 64}, {WeightType::kQ4_1, bytes.data(), 2, 64}})
-          .message(),
-      "tensors stacked into one matrix differ: Q4_0 with 64 columns and Q4_1 with 64");
-  EXPECT_FALSE(
-      pack({{WeightType::kQ4_0, bytes.data(), 2, 64}, {WeightType::kQ4_0, bytes.data(), 2, 32}})
-          .ok());
-  EXPECT_EQ(pack({{WeightType::kQ6_K, bytes.data(), 2, 288}}).message(),
-            "a row of 288 columns is no multiple of 256, the block of Q6_K");
-  EXPECT_FALSE(pack({{WeightType::kF32, bytes.data(), -1, 4}}).ok());
-  EXPECT_FALSE(pack({{WeightType::kF32, bytes.data(), 4, 0}}).ok());
-  EXPECT_FALSE(pack({{WeightType::kF32, bytes.data(), int64_t{1} << 40, 4}}).ok());
-  EXPECT_FALSE(
-      pack({{WeightType::kF32, bytes.data(), 4, std::numeric_limits<int64_t>::max()}}).ok());
-  EXPECT_TRUE(pack({{WeightType::kF32, bytes.data(), 4, 7}}).ok());
-}
-
-TEST(PackedMatrix, TakesAboutTheRoomOfTheFile) {
-  Rng rng(4);
-  for (const WeightType type : {WeightType::kF16, WeightType::kQ8_0, WeightType::kQ4_0,
-                                WeightType::kQ4_1, WeightType::kQ4_K}) {
-    const Problem p = MakeProblem(rng, type, 512, 512);
-    EXPECT_LE(static_cast<double>(p.packed.bytes()), 1.04 * static_cast<double>(p.bytes.size()))
-        << GetWeightType(type).name;
-  }
-  EXPECT_EQ(PackedMatrix().rows(), 0);
-  EXPECT_EQ(PackedMatrix().bytes(), 0u);
 }
 
 // What may separate a result from the exact product of the dequantised weights with x.
@@ -407,6 +272,57 @@ TEST(Matmul, TinyAndHugeActivations) {
       }
       if (size < 1e20F) {
         for (const float v : want) EXPECT_TRUE(std::isfinite(v)) << size;
+      }
+    }
+  }
+}
+
+std::vector<uint8_t> RandomBlocks(Rng& rng, int64_t columns, uint64_t one_in) {
+  std::vector<uint8_t> blocks(static_cast<size_t>(columns / 32));
+  for (uint8_t& b : blocks)
+    b = static_cast<uint8_t>(rng.Below(one_in) == 0 ? 1 + rng.Below(255) : 0);
+  return blocks;
+}
+
+// A block of zeros adds nothing in either mode, so with the other blocks zero the chosen ones must
+// give the bits of kInt8x2, and with the chosen ones zero the others those of kInt8.
+TEST(Matmul, TwoTermBlocksAreBetweenOneAndTwoTerms) {
+  const IsaGuard guard;
+  Rng rng(14);
+  SerialExecutor serial;
+  ShuffledExecutor shuffled(15);
+  for (const WeightType type : kAllTypes) {
+    for (const int m : {1, 2, 3, 4, 5, 7, 8, 12, 17, 35}) {
+      const int64_t columns = GetWeightType(type).block_elements == 256 ? 512 : 32 * 11;
+      const Problem p = MakeProblem(rng, type, static_cast<int64_t>(1 + rng.Below(60)), columns);
+      const auto width = static_cast<size_t>(columns);
+      const std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m) * width);
+      const std::vector<uint8_t> none(width / 32, 0);
+      const std::vector<uint8_t> every(width / 32, 7);
+      const std::vector<uint8_t> some = RandomBlocks(rng, columns, 3);
+      std::vector<float> chosen = x;
+      std::vector<float> rest = x;
+      for (size_t i = 0; i < x.size(); ++i) (some[i % width / 32] != 0 ? rest : chosen)[i] = 0;
+      ASSERT_TRUE(SetIsa(Isa::kPortable).ok());
+      const std::vector<float> mixed = Multiply(p, {ActMode::kInt8, some}, x, m, {}, serial);
+      for (const Isa isa : SupportedIsas()) {
+        ASSERT_TRUE(SetIsa(isa).ok());
+        SCOPED_TRACE(std::string(GetWeightType(type).name) + " " + std::string(IsaName(isa)) +
+                     " m " + std::to_string(m));
+        const auto run = [&](const Activations& how, const std::vector<float>& in) {
+          return Multiply(p, how, in, m, {}, serial);
+        };
+        EXPECT_TRUE(SameBits(run({ActMode::kInt8, none}, x), run(ActMode::kInt8, x)));
+        EXPECT_TRUE(SameBits(run({ActMode::kInt8, every}, x), run(ActMode::kInt8x2, x)));
+        EXPECT_TRUE(SameBits(run({ActMode::kInt8, some}, x), mixed));
+        EXPECT_TRUE(SameBits(Multiply(p, {ActMode::kInt8, some}, x, m, {}, shuffled), mixed));
+        EXPECT_TRUE(SameBits(run({ActMode::kInt8, some}, chosen), run(ActMode::kInt8x2, chosen)));
+        EXPECT_TRUE(SameBits(run({ActMode::kInt8, some}, rest), run(ActMode::kInt8, rest)));
+        for (int r = 0; r < m; ++r) {
+          const std::vector<float> row(x.begin() + r * columns, x.begin() + (r + 1) * columns);
+          const std::vector<float> alone = Multiply(p, {ActMode::kInt8, some}, row, 1, {}, serial);
+          EXPECT_EQ(std::memcmp(alone.data(), mixed.data() + r * p.rows, alone.size() * 4), 0);
+        }
       }
     }
   }
