@@ -31,11 +31,12 @@ class LoadLine {
   }
   LoadLine(const LoadLine&) = delete;
   LoadLine& operator=(const LoadLine&) = delete;
-  void Show(double fraction) {
+  void Show(const char* what, double fraction) {
     const int percent = static_cast<int>(fraction * 100);
-    if (!terminal_ || percent == shown_) return;
+    if (!terminal_ || (percent == shown_ && what == what_)) return;
     shown_ = percent;
-    std::fprintf(stderr, "\r\x1b[Kloading %s %d %%", name_.c_str(), percent);
+    what_ = what;
+    std::fprintf(stderr, "\r\x1b[K%s %s %d %%", what, name_.c_str(), percent);
     std::fflush(stderr);
   }
 
@@ -43,6 +44,7 @@ class LoadLine {
   std::string name_;
   bool terminal_;
   int shown_ = -1;
+  const char* what_ = nullptr;
 };
 
 }  // namespace
@@ -60,9 +62,10 @@ void AddModelFlags(CLI::App* app, ModelFlags* flags) {
   app->add_option("--threads", flags->threads,
                   "compute threads (default: the physical cores allowed)")
       ->check(CLI::Range(1, 1024));
-  app->add_option("--precision", flags->precision,
-                  "fast (8-bit activations), default (output head in two terms), exact (two terms "
-                  "everywhere)")
+  app->add_option(
+         "--precision", flags->precision,
+         "fast (8-bit activations), default (8 bits, the model's outlier blocks and output "
+         "head in two terms), exact (two terms everywhere)")
       ->capture_default_str();
   app->add_option("--max-model-len", flags->engine.max_model_len,
                   "longest prompt + output in tokens (default: the model's context)")
@@ -93,8 +96,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
     LoadLine line(loaded->name_);
     KVASIR_ASSIGN_OR_RETURN(
         loaded->stack_,
-        CpuStack::Make(options, observer, [&line](double fraction) { line.Show(fraction); }));
+        CpuStack::Make(options, observer,
+                       [&line](const char* what, double fraction) { line.Show(what, fraction); }));
   }
+  for (const std::string& note : loaded->stack_->notes()) spdlog::info("{}", note);
   const GgufFile& file = loaded->stack_->model().file();
   KVASIR_ASSIGN_OR_RETURN(loaded->tokenizer_, MakeTokenizer(file));
   Result<std::unique_ptr<ChatTemplate>> chat_template = MakeChatTemplate(file, *loaded->tokenizer_);

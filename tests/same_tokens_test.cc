@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/hash.h"
+#include "calibrate/two_term_finder.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/engine.h"
@@ -102,9 +103,11 @@ class House {
     // Recycled memory is never clean: NaN in every slot.
     std::memset(stack.arena->base(), 0xFF,
                 stack.arena->layout().block_bytes() * static_cast<size_t>(setting.blocks));
-    stack.runner = std::move(CpuRunner::Make(*entry.model, stack.arena.get(), Precision::kDefault,
-                                             setting.budget, max_model_len, *entry.executor))
-                       .value();
+    const ForwardOptions forward{Precision::kDefault, setting.budget, max_model_len,
+                                 entry.two_terms, nullptr};
+    stack.runner =
+        std::move(CpuRunner::Make(*entry.model, stack.arena.get(), forward, *entry.executor))
+            .value();
     EngineOptions options;
     options.max_model_len = max_model_len;
     options.max_num_seqs = setting.seqs;
@@ -127,6 +130,7 @@ class House {
   struct Entry {
     std::unique_ptr<ThreadPool> executor;
     std::unique_ptr<Model> model;
+    TwoTermBlocks two_terms;
   };
   Entry& Loaded(int threads) {
     Entry& entry = entries_[threads];
@@ -135,6 +139,9 @@ class House {
       auto model = Model::Load(path_, *entry.executor);
       KVASIR_CHECK(model.ok());
       entry.model = std::move(model).value();
+      auto two_terms = FindTwoTermBlocks(*entry.model, *entry.executor);
+      KVASIR_CHECK(two_terms.ok());
+      entry.two_terms = std::move(two_terms).value();
     }
     return entry;
   }

@@ -14,10 +14,9 @@ namespace kvasir {
 
 class CpuRunner final : public ModelRunner {
  public:
-  // model, arena and executor outlive the runner. Scratch for max_rows rows is taken here.
+  // model, arena and executor outlive the runner.
   static Result<std::unique_ptr<CpuRunner>> Make(const Model& model, KvArena* arena,
-                                                 Precision precision, int max_rows,
-                                                 int max_positions, Executor& executor);
+                                                 ForwardOptions options, Executor& executor);
 
   int32_t vocab() const override { return vocab_; }
   int32_t max_rows() const override { return max_rows_; }
@@ -33,9 +32,5 @@ class CpuRunner final : public ModelRunner {
   std::vector<PagedKv> layers_;
   std::vector<AttentionSpanOfSequence> sequences_;  // scratch
 };
-
-// One view per layer.
-std::vector<PagedKv> PagedViews(KvArena& arena);
-std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base);  // base: of block 0
 
 }  // namespace kvasir

@@ -1,10 +1,12 @@
 #include "engine/cpu_stack.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "base/units.h"
+#include "calibrate/calibration.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/pool_size.h"
@@ -64,9 +66,14 @@ class LocalCpuStack final : public CpuStack {
     return static_cast<uint64_t>(arena_->blocks()) * arena_->layout().block_bytes();
   }
 
-  Status Build(const StackOptions& options, StepObserver* observer, const LoadProgress& progress);
+  const std::vector<std::string>& notes() const override { return notes_; }
+
+  Status Build(const StackOptions& options, StepObserver* observer, const StackProgress& progress);
 
  private:
+  Status LoadModel(const StackOptions& options, const StackProgress& progress);
+  Status Calibrate(const StackOptions& options, const StackProgress& progress);
+
   // Each uses those above it; the engine goes first.
   SteadyClock clock_;
   std::unique_ptr<ThreadPool> executor_;
@@ -74,10 +81,41 @@ class LocalCpuStack final : public CpuStack {
   std::unique_ptr<CpuArena> arena_;
   std::unique_ptr<CpuRunner> runner_;
   std::unique_ptr<Engine> engine_;
+  TwoTermBlocks two_terms_;
+  std::vector<std::string> notes_;
 };
 
+Status LocalCpuStack::LoadModel(const StackOptions& options, const StackProgress& progress) {
+  KVASIR_ASSIGN_OR_RETURN(model_, Model::Load(options.model_path, *executor_, [&](double fraction) {
+                            if (progress) progress("loading", fraction);
+                          }));
+  return Status::Ok();
+}
+
+// What the chosen precision needs to know about the model.
+Status LocalCpuStack::Calibrate(const StackOptions& options, const StackProgress& progress) {
+  if (options.precision != Precision::kDefault) return Status::Ok();
+  Sidecar sidecar(options.model_path, model_->fingerprint());
+  bool computed = false;
+  const int64_t start_ns = clock_.NowNs();
+  const auto report = [&](double fraction) {
+    computed = true;
+    if (progress) progress("studying (once)", fraction);
+  };
+  KVASIR_ASSIGN_OR_RETURN(two_terms_,
+                          LoadTwoTermBlocks(*model_, &sidecar, *executor_, report, &notes_));
+  if (computed) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof(seconds), "%.1f",
+                  static_cast<double>(clock_.NowNs() - start_ns) * 1e-9);
+    notes_.push_back("found the model's two-term blocks in " + std::string(seconds) + " s" +
+                     (sidecar.path().empty() ? "" : ", kept in " + sidecar.path()));
+  }
+  return Status::Ok();
+}
+
 Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
-                            const LoadProgress& progress) {
+                            const StackProgress& progress) {
   EngineOptions engine = options.engine;
   KVASIR_RETURN_IF_ERROR(engine.Validate());
   if (options.threads < 0 || options.threads > 1024) {
@@ -87,7 +125,7 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   KVASIR_ASSIGN_OR_RETURN(const KvType k_type, ParseKvType(options.kv_type_k, "--kv-type-k"));
   KVASIR_ASSIGN_OR_RETURN(const KvType v_type, ParseKvType(options.kv_type_v, "--kv-type-v"));
   executor_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : PhysicalCores());
-  KVASIR_ASSIGN_OR_RETURN(model_, Model::Load(options.model_path, *executor_, progress));
+  KVASIR_RETURN_IF_ERROR(LoadModel(options, progress));
   const ModelConfig& config = model_->config();
   KVASIR_ASSIGN_OR_RETURN(KvLayout layout,
                           KvLayout::Make(config.cache, options.block_tokens, k_type, v_type));
@@ -115,9 +153,14 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   const int64_t pool_tokens = static_cast<int64_t>(blocks) * options.block_tokens;
   const int max_positions = static_cast<int>(std::min<int64_t>(context, pool_tokens));
   KVASIR_ASSIGN_OR_RETURN(arena_, CpuArena::Make(std::move(layout), blocks));
-  KVASIR_ASSIGN_OR_RETURN(
-      runner_, CpuRunner::Make(*model_, arena_.get(), options.precision,
-                               engine.max_num_batched_tokens, max_positions, *executor_));
+  KVASIR_RETURN_IF_ERROR(Calibrate(options, progress));
+  ForwardOptions forward;
+  forward.precision = options.precision;
+  forward.max_rows = engine.max_num_batched_tokens;
+  forward.max_positions = max_positions;
+  forward.two_terms = two_terms_;
+  KVASIR_ASSIGN_OR_RETURN(runner_,
+                          CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
   WorkerInfo info;
   info.max_model_len = config.context;
   info.kv_type_k = std::string(KvTypeName(k_type));
@@ -134,7 +177,7 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
 
 Result<std::unique_ptr<CpuStack>> CpuStack::Make(const StackOptions& options,
                                                  StepObserver* observer,
-                                                 const LoadProgress& progress) {
+                                                 const StackProgress& progress) {
   auto stack = std::make_unique<LocalCpuStack>();
   KVASIR_RETURN_IF_ERROR(stack->Build(options, observer, progress));
   return std::unique_ptr<CpuStack>(std::move(stack));

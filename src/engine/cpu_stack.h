@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -24,14 +25,19 @@ struct StackOptions {
   EngineOptions engine;
 };
 
+// What is being done ("loading", "studying the model (once)") and how far it is.
+using StackProgress = std::function<void(const char* what, double fraction)>;
+
 class CpuStack {
  public:
   static Result<std::unique_ptr<CpuStack>> Make(const StackOptions& options, StepObserver* observer,
-                                                const LoadProgress& progress = {});
+                                                const StackProgress& progress = {});
   virtual ~CpuStack() = default;
   virtual Engine& engine() = 0;
   virtual const Model& model() const = 0;
   virtual uint64_t pool_bytes() const = 0;
+  // What the log should say about the start, a line each.
+  virtual const std::vector<std::string>& notes() const = 0;
 };
 
 }  // namespace kvasir

@@ -35,7 +35,7 @@ Modes ModesOf(Precision precision) {
 }
 
 // Matrices that read the same rows, written side by side into rows of one buffer.
-void Project(std::span<const PackedMatrix> matrices, ActMode mode, std::span<const float> bias,
+void Project(std::span<const PackedMatrix> matrices, Activations mode, std::span<const float> bias,
              const float* x, size_t ldx, int rows, float* y, size_t ldy, MatmulScratch& scratch,
              Executor& executor) {
   KVASIR_CHECK(matrices.size() <= 3);
@@ -53,21 +53,20 @@ void Project(std::span<const PackedMatrix> matrices, ActMode mode, std::span<con
 // RMSNorm, gated FFN.
 class LlamaForward final : public ForwardPass {
  public:
-  LlamaForward(const Model& model, Precision precision, int max_rows, int max_positions,
-               Executor& executor)
+  LlamaForward(const Model& model, ForwardOptions options, Executor& executor)
       : model_(model),
         config_(model.config()),
-        modes_(ModesOf(precision)),
-        max_rows_(max_rows),
+        options_(std::move(options)),
+        modes_(ModesOf(options_.precision)),
         executor_(executor),
-        rope_(config_.RopeSteps(), 1.0F, max_positions),
+        rope_(config_.RopeSteps(), 1.0F, options_.max_positions),
         hidden_(static_cast<size_t>(config_.hidden)),
         q_width_(static_cast<size_t>(config_.heads) * static_cast<size_t>(config_.k_dim)),
         k_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.k_dim)),
         v_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.v_dim)),
         out_width_(static_cast<size_t>(config_.heads) * static_cast<size_t>(config_.v_dim)),
         ff_(static_cast<size_t>(config_.ff)) {
-    const auto rows = static_cast<size_t>(max_rows);
+    const auto rows = static_cast<size_t>(options_.max_rows);
     x_.resize(rows * hidden_);
     normed_.resize(rows * hidden_);
     added_.resize(rows * hidden_);
@@ -92,11 +91,12 @@ class LlamaForward final : public ForwardPass {
                      1.0F / std::sqrt(static_cast<float>(config_.k_dim)), qkv_.data(), qkv_width(),
                      attended_.data(), out_width_, attention_scratch_, executor_);
       if (last) rows = KeepRows(input.logit_rows);
-      Matmul(weights.attn_output, modes_.layers, attended_.data(), out_width_, rows, added_.data(),
-             hidden_, weights.attn_output_bias, matmul_scratch_, executor_);
+      Observe(layer, InputSite::kAttentionOut, attended_.data(), out_width_, rows, out_width_);
+      Matmul(weights.attn_output, At(layer, InputSite::kAttentionOut), attended_.data(), out_width_,
+             rows, added_.data(), hidden_, weights.attn_output_bias, matmul_scratch_, executor_);
       AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
                  For(rows, hidden_));
-      FeedForward(weights, rows);
+      FeedForward(weights, layer, rows);
     }
     Logits(rows, sink);
     return Status::Ok();
@@ -113,6 +113,21 @@ class LlamaForward final : public ForwardPass {
  private:
   size_t qkv_width() const { return q_width_ + k_width_ + v_width_; }
 
+  // How the input of a layer's products is rounded.
+  Activations At(size_t layer, InputSite site) const {
+    Activations activations(modes_.layers);
+    if (options_.precision == Precision::kDefault) {
+      activations.two_terms = options_.two_terms.At(static_cast<int>(layer), site);
+    }
+    return activations;
+  }
+
+  void Observe(size_t layer, InputSite site, const float* x, size_t ldx, int rows, size_t columns) {
+    if (options_.observer == nullptr) return;
+    options_.observer->OnInput(static_cast<int>(layer), site, x, ldx, rows,
+                               static_cast<int>(columns));
+  }
+
   Executor& For(int rows, size_t width) {
     return static_cast<size_t>(rows) * width < kSerialBelow ? static_cast<Executor&>(serial_)
                                                             : executor_;
@@ -122,7 +137,7 @@ class LlamaForward final : public ForwardPass {
     const size_t rows = input.tokens.size();
     KVASIR_CHECK(input.positions.size() == rows);
     KVASIR_CHECK(input.layers.size() == model_.layers.size());
-    KVASIR_CHECK(rows <= static_cast<size_t>(max_rows_));
+    KVASIR_CHECK(rows <= static_cast<size_t>(options_.max_rows));
     for (size_t i = 0; i < rows; ++i) {
       if (input.tokens[i] < 0 || input.tokens[i] >= config_.vocab) {
         return InvalidArgument("token id " + std::to_string(input.tokens[i]) +
@@ -157,8 +172,9 @@ class LlamaForward final : public ForwardPass {
   void ReadKv(const LayerWeights& weights, const ForwardInput& input, size_t layer, int rows) {
     RmsNorm(x_.data(), hidden_, rows, weights.attn_norm, config_.rms_eps, normed_.data(), hidden_,
             For(rows, hidden_));
-    Project(weights.qkv, modes_.layers, weights.qkv_bias, normed_.data(), hidden_, rows,
-            qkv_.data(), qkv_width(), matmul_scratch_, executor_);
+    Observe(layer, InputSite::kAttentionIn, normed_.data(), hidden_, rows, hidden_);
+    Project(weights.qkv, At(layer, InputSite::kAttentionIn), weights.qkv_bias, normed_.data(),
+            hidden_, rows, qkv_.data(), qkv_width(), matmul_scratch_, executor_);
     float* k = qkv_.data() + q_width_;
     ApplyRope(qkv_.data(), qkv_width(), rows, config_.heads, config_.k_dim, input.positions, rope_,
               RopeStyle::kInterleaved, For(rows, q_width_));
@@ -181,15 +197,17 @@ class LlamaForward final : public ForwardPass {
     return static_cast<int>(wanted.size());
   }
 
-  void FeedForward(const LayerWeights& weights, int rows) {
+  void FeedForward(const LayerWeights& weights, size_t layer, int rows) {
     RmsNorm(x_.data(), hidden_, rows, weights.ffn_norm, config_.rms_eps, normed_.data(), hidden_,
             For(rows, hidden_));
-    Project(weights.gate_up, modes_.layers, {}, normed_.data(), hidden_, rows, gate_up_.data(),
-            2 * ff_, matmul_scratch_, executor_);
+    Observe(layer, InputSite::kFeedForwardIn, normed_.data(), hidden_, rows, hidden_);
+    Project(weights.gate_up, At(layer, InputSite::kFeedForwardIn), {}, normed_.data(), hidden_,
+            rows, gate_up_.data(), 2 * ff_, matmul_scratch_, executor_);
     SiluMul(gate_up_.data(), 2 * ff_, gate_up_.data() + ff_, 2 * ff_, rows, config_.ff,
             gate_up_.data(), 2 * ff_, For(rows, ff_));
-    Matmul(weights.down, modes_.layers, gate_up_.data(), 2 * ff_, rows, added_.data(), hidden_, {},
-           matmul_scratch_, executor_);
+    Observe(layer, InputSite::kFeedForwardDown, gate_up_.data(), 2 * ff_, rows, ff_);
+    Matmul(weights.down, At(layer, InputSite::kFeedForwardDown), gate_up_.data(), 2 * ff_, rows,
+           added_.data(), hidden_, {}, matmul_scratch_, executor_);
     AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
                For(rows, hidden_));
   }
@@ -208,8 +226,8 @@ class LlamaForward final : public ForwardPass {
 
   const Model& model_;
   const ModelConfig& config_;
+  const ForwardOptions options_;
   const Modes modes_;
-  const int max_rows_;
   Executor& executor_;
   SerialExecutor serial_;
   RopeTable rope_;
@@ -227,19 +245,21 @@ class LlamaForward final : public ForwardPass {
 
 }  // namespace
 
-Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, Precision precision,
-                                                       int max_rows, int max_positions,
+Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, ForwardOptions options,
                                                        Executor& executor) {
-  if (max_rows < 1 || max_rows > (1 << 20)) {
-    return InvalidArgument("rows in a step: " + std::to_string(max_rows) +
+  if (options.max_rows < 1 || options.max_rows > (1 << 20)) {
+    return InvalidArgument("rows in a step: " + std::to_string(options.max_rows) +
                            " (limit 1 to 1,048,576)");
   }
-  if (max_positions < 1 || max_positions > kMaxContext) {
-    return InvalidArgument("positions: " + std::to_string(max_positions) + " (limit 1 to " +
+  if (options.max_positions < 1 || options.max_positions > kMaxContext) {
+    return InvalidArgument("positions: " + std::to_string(options.max_positions) + " (limit 1 to " +
                            std::to_string(kMaxContext) + ")");
   }
+  if (!options.two_terms.blocks.empty()) {
+    KVASIR_CHECK(options.two_terms.blocks.size() == model.layers.size() * kInputSites);
+  }
   return std::unique_ptr<ForwardPass>(
-      std::make_unique<LlamaForward>(model, precision, max_rows, max_positions, executor));
+      std::make_unique<LlamaForward>(model, std::move(options), executor));
 }
 
 }  // namespace kvasir

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/parallel.h"
 #include "base/status.h"
@@ -16,7 +17,7 @@ namespace kvasir {
 
 enum class Precision : uint8_t {
   kFast,       // 8-bit activations everywhere
-  kDefault,    // 8 bits, output head in two terms
+  kDefault,    // 8 bits; output head and the model's two-term blocks in two terms
   kExact,      // two terms everywhere
   kReference,  // f32 activations: for tests and golden files, slow
 };
@@ -36,14 +37,42 @@ struct ForwardInput {
 // it.
 using LogitSink = FunctionRef<void(int first, int count, float* logits)>;
 
+// The inputs of a layer's products.
+enum class InputSite : uint8_t { kAttentionIn, kAttentionOut, kFeedForwardIn, kFeedForwardDown };
+inline constexpr int kInputSites = 4;
+
+// Which blocks of 32 columns of each input get a second 8-bit term in Precision::kDefault: a
+// constant of the model (calibrate/two_term_finder.h finds it).
+struct TwoTermBlocks {
+  std::vector<std::vector<uint8_t>> blocks;  // [layer * kInputSites + site][column / 32], 0 or 1
+  std::span<const uint8_t> At(int layer, InputSite site) const {
+    if (blocks.empty()) return {};
+    return blocks[static_cast<size_t>(layer * kInputSites + static_cast<int>(site))];
+  }
+};
+
+// Sees the input of every product as it comes, before it is rounded: `rows` rows of `columns`
+// floats, row stride ldx. Called by the thread that runs the pass.
+class InputObserver {
+ public:
+  virtual ~InputObserver() = default;
+  virtual void OnInput(int layer, InputSite site, const float* x, size_t ldx, int rows,
+                       int columns) = 0;
+};
+
+struct ForwardOptions {
+  Precision precision = Precision::kDefault;
+  int max_rows = 0;                   // of one call: scratch is taken at once, not later
+  int max_positions = 0;              // bounds positions
+  TwoTermBlocks two_terms;            // read by kDefault; empty: none
+  InputObserver* observer = nullptr;  // outlives the pass
+};
+
 class Model;  // model/model.h
 
 class ForwardPass {
  public:
-  // Scratch for at most max_rows rows a call is taken here, not later. `max_positions` bounds
-  // positions.
-  static Result<std::unique_ptr<ForwardPass>> Make(const Model& model, Precision precision,
-                                                   int max_rows, int max_positions,
+  static Result<std::unique_ptr<ForwardPass>> Make(const Model& model, ForwardOptions options,
                                                    Executor& executor);
   virtual ~ForwardPass() = default;
   virtual Status Run(const ForwardInput& input, LogitSink sink) = 0;

@@ -242,8 +242,8 @@ TEST(Forward, RefusesTokensAndPositionsOutOfRange) {
   TempFolder folder;
   const auto model = Load({}, folder, serial);
   ASSERT_NE(model, nullptr);
-  EXPECT_FALSE(ForwardPass::Make(*model, Precision::kFast, 0, 10, serial).ok());
-  EXPECT_FALSE(ForwardPass::Make(*model, Precision::kFast, 1, 0, serial).ok());
+  EXPECT_FALSE(ForwardPass::Make(*model, {Precision::kFast, 0, 10, {}, nullptr}, serial).ok());
+  EXPECT_FALSE(ForwardPass::Make(*model, {Precision::kFast, 1, 0, {}, nullptr}, serial).ok());
   ForwardDriver driver(*model, Precision::kFast, KvType::kF16, 16, 1, 32, serial);
   const auto run = [&](int32_t token, int32_t position) {
     const AttentionSpanOfSequence span{driver.cache().table(0), position, 1, 0};

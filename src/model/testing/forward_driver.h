@@ -29,7 +29,7 @@ class ForwardDriver {
       : vocab_(static_cast<size_t>(model.config().vocab)),
         cache_(model.config(), type, block_tokens, sequences, max_tokens),
         lengths_(static_cast<size_t>(sequences), 0) {
-    auto pass = ForwardPass::Make(model, precision, kMaxRows, max_tokens, executor);
+    auto pass = ForwardPass::Make(model, {precision, kMaxRows, max_tokens, {}, nullptr}, executor);
     KVASIR_CHECK(pass.ok());
     pass_ = std::move(pass).value();
   }

@@ -1,0 +1,136 @@
+#include "calibrate/sidecar.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+namespace kvasir {
+namespace {
+
+constexpr char kFormat[] = "kvasir-sidecar";
+constexpr int kVersion = 1;
+constexpr size_t kMaxBytes = size_t{256} << 20;  // no honest file comes near
+
+std::string Hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016" PRIx64, value);
+  return text;
+}
+
+// "" or why it could not be written.
+std::string WriteWhole(const std::string& path, const std::string& text) {
+  const std::string draft = path + "." + std::to_string(getpid()) + ".tmp";
+  std::FILE* file = std::fopen(draft.c_str(), "wb");
+  if (file == nullptr) return draft + ": " + std::strerror(errno);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = std::fclose(file) == 0;
+  if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return "";
+  const std::string why = path + ": " + std::strerror(errno);
+  std::remove(draft.c_str());
+  return why;
+}
+
+bool IsSection(const nlohmann::json& section) {
+  return section.is_object() && section.contains("version") &&
+         section["version"].is_number_integer() && section.contains("data");
+}
+
+}  // namespace
+
+std::string Sidecar::Beside(const std::string& model_path) {
+  constexpr std::string_view kEnding = ".gguf";
+  std::string stem = model_path;
+  if (stem.size() > kEnding.size() && stem.ends_with(kEnding)) {
+    stem.resize(stem.size() - kEnding.size());
+  }
+  return stem + ".kvasir.json";
+}
+
+std::string Sidecar::InCache(uint64_t fingerprint) {
+  std::string folder;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    folder = cache;
+  } else if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    folder = std::string(home) + "/.cache";
+  } else {
+    return "";
+  }
+  return folder + "/kvasir/" + Hex(fingerprint) + ".kvasir.json";
+}
+
+Sidecar::Sidecar(const std::string& model_path, uint64_t fingerprint)
+    : model_path_(model_path), fingerprint_(fingerprint), sections_(nlohmann::json::object()) {
+  Read(Beside(model_path));
+  if (sections_.empty()) Read(InCache(fingerprint));
+}
+
+void Sidecar::Read(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return;
+  if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
+    complaint_ = path + ": not read: larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
+    return;
+  }
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const nlohmann::json file = nlohmann::json::parse(text, nullptr, false);
+  const auto has = [&](const char* key, const nlohmann::json& value) {
+    const auto it = file.find(key);
+    return it != file.end() && *it == value;
+  };
+  if (!file.is_object() || !has("format", kFormat)) {
+    complaint_ = path + ": not used: no " + kFormat + " file";
+  } else if (!has("version", kVersion)) {
+    complaint_ = path + ": not used: another version of the file (known: 1)";
+  } else if (!has("fingerprint", Hex(fingerprint_))) {
+    complaint_ = path + ": not used: it was made for another model";
+  } else if (!file.contains("sections") || !file["sections"].is_object()) {
+    complaint_ = path + ": not used: 'sections' is missing";
+  } else {
+    sections_ = file["sections"];
+    path_ = path;
+    complaint_.clear();
+  }
+}
+
+const nlohmann::json* Sidecar::Find(const std::string& section, int version) const {
+  const auto it = sections_.find(section);
+  if (it == sections_.end() || !IsSection(*it) || (*it)["version"] != version) return nullptr;
+  return &(*it)["data"];
+}
+
+Status Sidecar::Store(const std::string& section, int version, nlohmann::json data) {
+  nlohmann::json entry = {{"version", version}, {"data", std::move(data)}};
+  Read(Beside(model_path_));
+  if (path_.empty()) Read(InCache(fingerprint_));
+  sections_[section] = std::move(entry);
+  const nlohmann::json file = {{"format", kFormat},
+                               {"version", kVersion},
+                               {"fingerprint", Hex(fingerprint_)},
+                               {"sections", sections_}};
+  const std::string text = file.dump(1) + "\n";
+  const std::string beside = Beside(model_path_);
+  const std::string why = WriteWhole(beside, text);
+  if (why.empty()) {
+    path_ = beside;
+    return Status::Ok();
+  }
+  const std::string cached = InCache(fingerprint_);
+  if (cached.empty()) return Unavailable(why + "; and there is no HOME or XDG_CACHE_HOME");
+  std::error_code ignored;  // the write below says it better
+  std::filesystem::create_directories(std::filesystem::path(cached).parent_path(), ignored);
+  const std::string why_cached = WriteWhole(cached, text);
+  if (!why_cached.empty()) return Unavailable(why + "; " + why_cached);
+  path_ = cached;
+  return Status::Ok();
+}
+
+}  // namespace kvasir
