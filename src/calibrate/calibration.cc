@@ -1,14 +1,19 @@
 #include "calibrate/calibration.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "calibrate/own_text.h"
 #include "calibrate/two_term_finder.h"
 
 namespace kvasir {
 namespace {
 
-constexpr char kSection[] = "two_term_blocks";
-constexpr int kVersion = 1;
+constexpr char kTwoTermSection[] = "two_term_blocks";
+constexpr int kTwoTermVersion = 1;
+constexpr char kKeySection[] = "key_conditioning";
+constexpr int kKeyVersion = 1;
 constexpr int64_t kColumnsPerBlock = 32;
 
 int64_t ColumnsOf(const LayerWeights& layer, int site) {
@@ -75,27 +80,130 @@ Result<TwoTermBlocks> TwoTermBlocksFromJson(const nlohmann::json& json, const Mo
   return result;
 }
 
+nlohmann::json KeyConditioningToJson(const KeyConditioning& keys) {
+  return {
+      {"positions", kConditioningPositions}, {"centre", keys.centre}, {"balance", keys.balance}};
+}
+
+namespace {
+
+Result<std::vector<std::vector<float>>> Lists(const nlohmann::json& json, const char* key,
+                                              bool positive, const ModelConfig& config) {
+  const auto width = static_cast<size_t>(config.kv_heads) * static_cast<size_t>(config.k_dim);
+  const auto layers = static_cast<size_t>(config.layers);
+  const std::string name = std::string("key_conditioning: '") + key + "'";
+  if (!json.contains(key) || !json[key].is_array() || json[key].size() != layers) {
+    return DataLoss(name + " must hold " + std::to_string(layers) + " lists");
+  }
+  std::vector<std::vector<float>> lists;
+  for (const nlohmann::json& list : json[key]) {
+    if (!list.is_array() || list.size() != width) {
+      return DataLoss(name + ": each list must hold " + std::to_string(width) + " numbers");
+    }
+    auto& numbers = lists.emplace_back();
+    for (const nlohmann::json& number : list) {
+      const float value = number.is_number() ? number.get<float>() : NAN;
+      if (!std::isfinite(value) || (positive && value <= 0)) {
+        return DataLoss(name + " holds something that is no " + (positive ? "positive " : "") +
+                        "finite number");
+      }
+      numbers.push_back(value);
+    }
+  }
+  return lists;
+}
+
+}  // namespace
+
+Result<KeyConditioning> KeyConditioningFromJson(const nlohmann::json& json, const Model& model) {
+  if (!json.is_object() || !json.contains("positions") ||
+      json["positions"] != kConditioningPositions) {
+    return DataLoss("key_conditioning: 'positions' is not the one in use");
+  }
+  KeyConditioning keys;
+  KVASIR_ASSIGN_OR_RETURN(keys.centre, Lists(json, "centre", false, model.config()));
+  KVASIR_ASSIGN_OR_RETURN(keys.balance, Lists(json, "balance", true, model.config()));
+  return keys;
+}
+
 }  // namespace internal
 
-Result<TwoTermBlocks> LoadTwoTermBlocks(const Model& model, Sidecar* sidecar, Executor& executor,
-                                        const CalibrationProgress& progress,
-                                        std::vector<std::string>* notes) {
-  if (const nlohmann::json* data = sidecar->Find(kSection, kVersion); data != nullptr) {
-    Result<TwoTermBlocks> known = internal::TwoTermBlocksFromJson(*data, model);
-    if (known.ok()) return known;
-    notes->push_back(sidecar->path() + ": " + known.status().message() + "; found anew");
-  } else if (!sidecar->complaint().empty()) {
-    notes->push_back(sidecar->complaint());
+namespace {
+
+// One part: from the sidecar if it is there and fits.
+template <typename T>
+bool Known(const Sidecar& sidecar, const char* section, int version,
+           Result<T> (*parse)(const nlohmann::json&, const Model&), const Model& model, T* out,
+           std::vector<std::string>* notes) {
+  const nlohmann::json* data = sidecar.Find(section, version);
+  if (data == nullptr) return false;
+  Result<T> known = parse(*data, model);
+  if (known.ok()) {
+    *out = std::move(known).value();
+    return true;
   }
-  KVASIR_ASSIGN_OR_RETURN(TwoTermBlocks found, FindTwoTermBlocks(model, executor, progress));
-  const Status stored = sidecar->Store(kSection, kVersion, internal::TwoTermBlocksToJson(found));
+  notes->push_back(sidecar.path() + ": " + known.status().message() + "; found anew");
+  return false;
+}
+
+// Lets two observers see one text.
+class Both final : public InputObserver {
+ public:
+  Both(InputObserver* a, InputObserver* b) : all_{a, b} {}
+  void OnInput(int layer, InputSite site, const float* x, size_t ldx, int rows,
+               int columns) override {
+    for (InputObserver* one : all_) {
+      if (one != nullptr) one->OnInput(layer, site, x, ldx, rows, columns);
+    }
+  }
+  void OnQueryKey(int layer, const float* q, const float* k, size_t ld, int rows) override {
+    for (InputObserver* one : all_) {
+      if (one != nullptr) one->OnQueryKey(layer, q, k, ld, rows);
+    }
+  }
+
+ private:
+  InputObserver* all_[2];
+};
+
+}  // namespace
+
+Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Sidecar* sidecar,
+                                    Executor& executor, const CalibrationProgress& progress,
+                                    std::vector<std::string>* notes) {
+  Calibration result;
+  const bool find_blocks =
+      wish.two_terms && !Known(*sidecar, kTwoTermSection, kTwoTermVersion,
+                               internal::TwoTermBlocksFromJson, model, &result.two_terms, notes);
+  const bool find_keys =
+      wish.keys && !Known(*sidecar, kKeySection, kKeyVersion, internal::KeyConditioningFromJson,
+                          model, &result.keys, notes);
+  if (!find_blocks && !find_keys) return result;
+  if (!sidecar->complaint().empty()) notes->push_back(sidecar->complaint());
+  internal::RoundingLoss loss(model.config().layers);
+  internal::KeyMoments moments(model.config());
+  Both both(find_blocks ? &loss : nullptr, find_keys ? &moments : nullptr);
+  OwnTextOptions text;
+  text.tokens = std::min(text.tokens, model.config().context);
+  text.observer = &both;
+  KVASIR_RETURN_IF_ERROR(WriteOwnText(model, text, executor, progress).status());
+  Status stored;
+  if (find_blocks) {
+    result.two_terms = ChooseTwoTermBlocks(model, loss, executor);
+    stored = sidecar->Store(kTwoTermSection, kTwoTermVersion,
+                            internal::TwoTermBlocksToJson(result.two_terms));
+  }
+  if (find_keys) {
+    result.keys = internal::FitKeys(model.config(), moments);
+    stored = sidecar->Store(kKeySection, kKeyVersion, internal::KeyConditioningToJson(result.keys));
+  }
   if (!stored.ok()) {
     notes->push_back(
         "what was learnt about the model could not be stored and will be found again "
         "at the next start: " +
         stored.message());
   }
-  return found;
+  return result;
 }
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 
 #include "base/parallel.h"
 #include "base/status.h"
+#include "calibrate/key_conditioning.h"
 #include "calibrate/sidecar.h"
 #include "model/forward.h"
 #include "model/model.h"
@@ -17,12 +18,22 @@ namespace kvasir {
 // progress: a growing fraction, called only where something has to be computed.
 using CalibrationProgress = std::function<void(double fraction)>;
 
-// The model's two-term blocks (section "two_term_blocks"). A section that does not fit the model is
-// found anew. What went wrong with the file is added to notes, one line each: it never fails a
+// Which parts a start needs.
+struct CalibrationWish {
+  bool two_terms = false;
+  bool keys = false;
+};
+struct Calibration {
+  TwoTermBlocks two_terms;  // section "two_term_blocks"
+  KeyConditioning keys;     // section "key_conditioning"
+};
+
+// What is wished and not in the sidecar, or does not fit the model there, is found from one text
+// and stored. What went wrong with the file is added to notes, one line each: it never fails a
 // start.
-Result<TwoTermBlocks> LoadTwoTermBlocks(const Model& model, Sidecar* sidecar, Executor& executor,
-                                        const CalibrationProgress& progress,
-                                        std::vector<std::string>* notes);
+Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Sidecar* sidecar,
+                                    Executor& executor, const CalibrationProgress& progress,
+                                    std::vector<std::string>* notes);
 
 namespace internal {
 // {"share": 0.12, "columns_per_block": 32, "blocks": [[layer's attention_in], …]}: for every layer
@@ -30,6 +41,9 @@ namespace internal {
 nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks);
 // kDataLoss naming the field and the limit.
 Result<TwoTermBlocks> TwoTermBlocksFromJson(const nlohmann::json& json, const Model& model);
+// {"positions": 8192, "centre": [[…], …], "balance": [[…], …]}: a list per layer; numbers are f32.
+nlohmann::json KeyConditioningToJson(const KeyConditioning& keys);
+Result<KeyConditioning> KeyConditioningFromJson(const nlohmann::json& json, const Model& model);
 }  // namespace internal
 
 }  // namespace kvasir

@@ -104,15 +104,8 @@ std::vector<uint8_t> ChooseBlocks(std::span<const double> loss, std::span<const 
 
 }  // namespace internal
 
-Result<TwoTermBlocks> FindTwoTermBlocks(const Model& model, Executor& executor,
-                                        const std::function<void(double fraction)>& progress) {
-  internal::RoundingLoss loss(model.config().layers);
-  OwnTextOptions text;
-  text.tokens = std::min(text.tokens, model.config().context);
-  text.observer = &loss;
-  KVASIR_RETURN_IF_ERROR(WriteOwnText(model, text, executor, [&](double fraction) {
-                           if (progress) progress(0.9 * fraction);
-                         }).status());
+TwoTermBlocks ChooseTwoTermBlocks(const Model& model, const internal::RoundingLoss& loss,
+                                  Executor& executor) {
   TwoTermBlocks found;
   for (size_t layer = 0; layer < model.layers.size(); ++layer) {
     for (int site = 0; site < kInputSites; ++site) {
@@ -122,12 +115,17 @@ Result<TwoTermBlocks> FindTwoTermBlocks(const Model& model, Executor& executor,
       sums.resize(norm.size(), 0.0);
       found.blocks.push_back(internal::ChooseBlocks(sums, norm, kTwoTermShare));
     }
-    if (progress) {
-      progress(0.9 +
-               0.1 * static_cast<double>(layer + 1) / static_cast<double>(model.layers.size()));
-    }
   }
   return found;
+}
+
+Result<TwoTermBlocks> FindTwoTermBlocks(const Model& model, Executor& executor) {
+  internal::RoundingLoss loss(model.config().layers);
+  OwnTextOptions text;
+  text.tokens = std::min(text.tokens, model.config().context);
+  text.observer = &loss;
+  KVASIR_RETURN_IF_ERROR(WriteOwnText(model, text, executor).status());
+  return ChooseTwoTermBlocks(model, loss, executor);
 }
 
 }  // namespace kvasir

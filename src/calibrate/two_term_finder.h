@@ -8,7 +8,6 @@
 // writes itself (own_text.h), weight norms from at most 1,024 evenly spaced rows of each matrix.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "base/parallel.h"
@@ -20,10 +19,16 @@ namespace kvasir {
 
 inline constexpr double kTwoTermShare = 0.12;  // of the blocks of an input
 
+namespace internal {
+class RoundingLoss;
+}
+
 // A function of the model alone: the same on every machine and thread count. Takes about as long
-// as decoding 64 tokens for 16 users. progress: a growing fraction.
-Result<TwoTermBlocks> FindTwoTermBlocks(const Model& model, Executor& executor,
-                                        const std::function<void(double fraction)>& progress = {});
+// as decoding 64 tokens for 16 users.
+Result<TwoTermBlocks> FindTwoTermBlocks(const Model& model, Executor& executor);
+// The second half of it, for who has let a RoundingLoss observe already.
+TwoTermBlocks ChooseTwoTermBlocks(const Model& model, const internal::RoundingLoss& loss,
+                                  Executor& executor);
 
 namespace internal {
 

@@ -91,11 +91,14 @@ TEST_F(TwoTerms, AreAConstantOfTheModelAndSurviveTheSidecar) {
   Sidecar sidecar((folder_ / "x.gguf"), model_->fingerprint());
   int computed = 0;
   const auto count = [&](double) { ++computed; };
-  EXPECT_EQ(LoadTwoTermBlocks(*model_, &sidecar, pool_, count, &notes)->blocks, found->blocks);
+  constexpr CalibrationWish kWish{true, false};
+  EXPECT_EQ(LoadCalibration(*model_, kWish, &sidecar, pool_, count, &notes)->two_terms.blocks,
+            found->blocks);
   EXPECT_GT(computed, 0);
   computed = 0;
   Sidecar again((folder_ / "x.gguf"), model_->fingerprint());
-  EXPECT_EQ(LoadTwoTermBlocks(*model_, &again, pool_, count, &notes)->blocks, found->blocks);
+  EXPECT_EQ(LoadCalibration(*model_, kWish, &again, pool_, count, &notes)->two_terms.blocks,
+            found->blocks);
   EXPECT_EQ(computed, 0) << "found again although it was stored";
   EXPECT_TRUE(notes.empty());
 }
@@ -118,7 +121,9 @@ TEST_F(TwoTerms, ASectionThatDoesNotFitIsFoundAnew) {
     Sidecar sidecar((folder_ / "y.gguf"), model_->fingerprint());
     ASSERT_TRUE(sidecar.Store("two_term_blocks", 1, json).ok());
     std::vector<std::string> notes;
-    EXPECT_EQ(LoadTwoTermBlocks(*model_, &sidecar, pool_, {}, &notes)->blocks, found->blocks);
+    EXPECT_EQ(
+        LoadCalibration(*model_, {true, false}, &sidecar, pool_, {}, &notes)->two_terms.blocks,
+        found->blocks);
     EXPECT_EQ(notes.size(), 1U);
   }
   EXPECT_EQ(internal::TwoTermBlocksFromJson(good, *model_)->blocks, found->blocks);

@@ -81,7 +81,7 @@ class LocalCpuStack final : public CpuStack {
   std::unique_ptr<CpuArena> arena_;
   std::unique_ptr<CpuRunner> runner_;
   std::unique_ptr<Engine> engine_;
-  TwoTermBlocks two_terms_;
+  Calibration calibration_;
   std::vector<std::string> notes_;
 };
 
@@ -94,7 +94,9 @@ Status LocalCpuStack::LoadModel(const StackOptions& options, const StackProgress
 
 // What the chosen precision needs to know about the model.
 Status LocalCpuStack::Calibrate(const StackOptions& options, const StackProgress& progress) {
-  if (options.precision != Precision::kDefault) return Status::Ok();
+  CalibrationWish wish;
+  wish.two_terms = options.precision == Precision::kDefault;
+  if (!wish.two_terms && !wish.keys) return Status::Ok();
   Sidecar sidecar(options.model_path, model_->fingerprint());
   bool computed = false;
   const int64_t start_ns = clock_.NowNs();
@@ -102,13 +104,13 @@ Status LocalCpuStack::Calibrate(const StackOptions& options, const StackProgress
     computed = true;
     if (progress) progress("studying (once)", fraction);
   };
-  KVASIR_ASSIGN_OR_RETURN(two_terms_,
-                          LoadTwoTermBlocks(*model_, &sidecar, *executor_, report, &notes_));
+  KVASIR_ASSIGN_OR_RETURN(calibration_,
+                          LoadCalibration(*model_, wish, &sidecar, *executor_, report, &notes_));
   if (computed) {
     char seconds[32];
     std::snprintf(seconds, sizeof(seconds), "%.1f",
                   static_cast<double>(clock_.NowNs() - start_ns) * 1e-9);
-    notes_.push_back("found the model's two-term blocks in " + std::string(seconds) + " s" +
+    notes_.push_back("studied the model once in " + std::string(seconds) + " s" +
                      (sidecar.path().empty() ? "" : ", kept in " + sidecar.path()));
   }
   return Status::Ok();
@@ -158,7 +160,7 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   forward.precision = options.precision;
   forward.max_rows = engine.max_num_batched_tokens;
   forward.max_positions = max_positions;
-  forward.two_terms = two_terms_;
+  forward.two_terms = calibration_.two_terms;
   KVASIR_ASSIGN_OR_RETURN(runner_,
                           CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
   WorkerInfo info;

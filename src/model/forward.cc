@@ -176,6 +176,9 @@ class LlamaForward final : public ForwardPass {
     Project(weights.qkv, At(layer, InputSite::kAttentionIn), weights.qkv_bias, normed_.data(),
             hidden_, rows, qkv_.data(), qkv_width(), matmul_scratch_, executor_);
     float* k = qkv_.data() + q_width_;
+    if (options_.observer != nullptr) {
+      options_.observer->OnQueryKey(static_cast<int>(layer), qkv_.data(), k, qkv_width(), rows);
+    }
     ApplyRope(qkv_.data(), qkv_width(), rows, config_.heads, config_.k_dim, input.positions, rope_,
               RopeStyle::kInterleaved, For(rows, q_width_));
     ApplyRope(k, qkv_width(), rows, config_.kv_heads, config_.k_dim, input.positions, rope_,

@@ -58,6 +58,9 @@ class InputObserver {
   virtual ~InputObserver() = default;
   virtual void OnInput(int layer, InputSite site, const float* x, size_t ldx, int rows,
                        int columns) = 0;
+  // q: rows of heads*k_dim floats, k: rows of kv_heads*k_dim, both with row stride ld, before RoPE.
+  virtual void OnQueryKey(int /*layer*/, const float* /*q*/, const float* /*k*/, size_t /*ld*/,
+                          int /*rows*/) {}
 };
 
 struct ForwardOptions {
