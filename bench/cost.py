@@ -103,7 +103,7 @@ def panel(index, title, x_name, points, unit):
     right, bottom = left + WIDTH, TOP + HEIGHT
     top_x, top_y = max(p[0] for p in points) * 1.05, max(max(p[1], p[2]) for p in points) * 1.12
     px, py = lambda x: left + x / top_x * WIDTH, lambda y: bottom - y / top_y * HEIGHT
-    out = [text((left + right) / 2, TOP - 36, title, size=14)]
+    out = [text((left + right) / 2, TOP - 36, title, size=14), text(left - 6, TOP - 8, "ms", "end")]
     for x in ticks(top_x):
         out.append('<path d="M%.1f %.1fV%.1f" stroke="%s"/>' % (px(x), TOP, bottom, FAINT) + text(px(x), bottom + 16, label(x)))
     for y in ticks(top_y):
@@ -120,7 +120,7 @@ def panel(index, title, x_name, points, unit):
     for x, y, _, words in points:
         out.append('<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>' % (px(x), py(y), OURS))
         if words:
-            side = "end" if x > 0.6 * top_x else "start"
+            side = "end" if x > 0.3 * top_x else "start"
             out.append(text(px(x) + (-8 if side == "end" else 8), py(y) - 6, words, side, size=11))
     return out
 

@@ -5,12 +5,13 @@ usage: bench/speed.sh [--rounds 5] [--quick] [--only ROW,...] [--out DIR] [--pee
 
 Rows: decode depth bandwidth prefill prefill-depth batch serve interference 1b start cost. Each round is one JSON line in OUT; a run that was cut goes on
 where it ended, and --table only prints what is there. The first round tries every configuration of the peer (weight types, flash
-attention, cache types, builds); later rounds repeat those that came within 15 % of the best. The best median counts. Peers are the
+attention, cache types, builds); later rounds repeat those that came within 20 % of the best. The best median counts. Peers are the
 folder that peers.sh of ../shared/tools fills: DIR/llama/build/bin, DIR/venv, DIR/hf; what is missing is skipped, and said.
 Figures of a busy machine say nothing: run it alone. Never part of the tests.
 """
 import argparse
 import os
+import re
 import subprocess
 import sys
 
@@ -36,6 +37,7 @@ class Context:
         self.builds, self.vllm, self.hf = {}, None, None
         if a.peers:
             self.builds["llama"] = os.path.join(a.peers, "llama/build/bin")
+            self.builds["llama+amx"] = os.path.join(a.peers, "llama-amx/bin")  # bench/llama_amx.sh
             self.vllm, self.hf = os.path.join(a.peers, "venv/bin/vllm"), os.path.join(a.peers, "hf")
             self.vllm = self.vllm if os.path.exists(self.vllm) else None
         for other in a.llama:
@@ -109,7 +111,7 @@ def arguments():
     ap.add_argument("--rounds", type=int, default=0, help="of each row (5; 1 with --quick)")
     ap.add_argument("--quick", action="store_true", help="one round, and the peer's slowest configurations left out")
     ap.add_argument("--only", default=",".join(r for r in ROWS), help="rows, or single units (prefill-Q4_1, w6, 1b-Q8_0, ...), by comma")
-    ap.add_argument("--out", default=os.path.join(ROOT, "build/results/speed"))
+    ap.add_argument("--out", help="folder for rounds and table (default: build/results/speed, or speed-quick)")
     ap.add_argument("--build", default=os.path.join(ROOT, "build/release"), help="folder with kvasir and bench/decode_bench")
     ap.add_argument("--peers", default=os.environ.get("KVASIR_PEERS"), help="folder that peers.sh filled (or KVASIR_PEERS)")
     ap.add_argument("--llama", action="append", default=[], metavar="NAME=DIR", help="another build of llama.cpp, its programs' folder")
@@ -123,6 +125,7 @@ def arguments():
     ap.add_argument("--table", action="store_true", help="print the table of what is there and run nothing")
     a = ap.parse_args()
     a.rounds = a.rounds or (1 if a.quick else 5)
+    a.out = a.out or os.path.join(ROOT, "build/results", "speed-quick" if a.quick else "speed")
     name = "SmolLM2-135M-Instruct.Q4_1.gguf"
     places = [os.path.join(data, "kvasir/models", name)] + ([os.path.join(a.peers, name)] if a.peers else [])
     a.model = a.model or os.environ.get("KVASIR_DEMO_MODEL") or next((p for p in places if os.path.isfile(p)), None)
@@ -150,7 +153,8 @@ def main():
         if not os.path.isfile(program):
             ap.error("no %s: build the release preset, or give --build" % program)
     store = speed_lib.Store(a.out, speed_lib.build_id(c.kvasir, c.decode_bench))
-    about = "%s; build %s; %s; peers: %s%s" % (speed_lib.host(), store.build, output([c.kvasir, "version"]).strip().replace("\n", ", "),
+    isa = re.search(r"\bisa +(\S+)", output([c.kvasir, "version"]))
+    about = "%s; build %s uses %s; peers: %s%s" % (speed_lib.host(), store.build, isa.group(1) if isa else "?",
                                              " ".join(c.llama_names) or "no llama.cpp", ", vLLM" if c.vllm else ", no vLLM")
     print(about, flush=True)
     if not c.llama_names:

@@ -102,7 +102,7 @@ class Store:
                         entry = json.loads(line)
                     except ValueError:
                         continue  # the line that was being written when a run was cut
-                    if entry.get("build") == self.build and not entry.get("quick_only"):
+                    if entry.get("build") == self.build:
                         found.append(entry)
         except FileNotFoundError:
             pass

@@ -8,10 +8,10 @@ from speed_lib import Skip, Unit, View, output
 USERS = [1, 2, 4, 8, 16, 32]
 
 
-def ours(c, model, prompt=0, depth=0, users="0", out=64, more=()):
+def ours(c, model, prompt=0, depth=0, users="0", out=64, read_mib=0, more=()):
     """decode_bench's JSON lines of one round."""
     text = output([c.decode_bench, model, "--threads", str(c.threads), "--prompt", str(prompt), "--depth", str(depth), "--users", users,
-                   "--output", str(out), "--rounds", "1", "--json", "--read-mib", "0", *more])
+                   "--output", str(out), "--rounds", "1", "--json", "--read-mib", str(read_mib), *more])
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -29,7 +29,7 @@ def llama_bench(c, build, model, prompt=0, gen=0, depth=0, kv="f16", fa=1):
 
 
 def keep(earlier, jobs, always=()):
-    """Jobs worth another round: all in the first; then ours, and those that ever came within 15 % of the best of their group.
+    """Jobs worth another round: all in the first; then ours, and those that ever came within 20 % of the best of their group.
 
     A job is (name, group, function); the peer's configurations of one group are alternatives to each other.
     """
@@ -40,18 +40,18 @@ def keep(earlier, jobs, always=()):
                 mine[name] = max(mine.get(name, 0), r["values"][name])
                 best[group] = max(best.get(group, 0), r["values"][name])
     return [(name, f) for name, group, f in jobs if not earlier or group == "ours" or name in always or
-            mine.get(name, 0) >= 0.85 * best.get(group, 0) > 0]
+            mine.get(name, 0) >= 0.8 * best.get(group, 0) > 0]
 
 
-def llama_jobs(c, files, groups, run, fas=(1, 0), kvs=("f16",)):
+def llama_jobs(c, files, groups, run, fas=(1, 0), kvs=(None,)):
     """(name, group, function) of every build x file x flash attention x cache type that can work."""
     jobs = []
     for build in c.llama_names:
         for kind, path in files.items():
             for kv in kvs:
-                for fa in fas if kv == "f16" else (1,):
-                    name = "%s %s%s%s" % (build, kind, "" if len(kvs) == 1 else " %s KV" % kv, "" if fa else " no-fa")
-                    jobs.append((name, groups(kind, kv), lambda b=build, p=path, f=fa, k=kv: run(b, p, f, k)))
+                for fa in fas if kv in (None, "f16") else (1,):  # a quantised V needs flash attention
+                    name = "%s %s%s%s" % (build, kind, " %s KV" % kv if kv else "", "" if fa else " no-fa")
+                    jobs.append((name, groups(kind, kv), lambda b=build, p=path, f=fa, k=kv or "f16": run(b, p, f, k)))
     return jobs
 
 
@@ -73,13 +73,13 @@ def decode_deep(number, values, earlier, c):
                        kvs=("f16", "q8_0"))
     # A cache of q4_0 takes minutes to fill and is far slower than q8_0: once, with one file.
     if not c.quick:
-        jobs += llama_jobs(c, {"Q4_1": c.demo}, lambda kind, kv: "quantised", deep, fas=(1,), kvs=("q4_0", "q4_0"))[:1]
+        jobs += llama_jobs(c, {"Q4_1": c.demo}, lambda kind, kv: "quantised", deep, kvs=("q4_0",))
     c.alternate(number, values, keep(earlier, jobs))
 
 
 def bandwidth(number, values, earlier, c):
     for depth in (0, 4096):
-        entry = ours(c, c.demo, depth=depth, users="1", out=64, more=("--read-mib", "256"))[0]
+        entry = ours(c, c.demo, depth=depth, users="1", out=64, read_mib=256)[0]
         used, name = entry["step_bytes"] * 1e-6 / entry["step_ms"][0], "empty" if depth == 0 else "4,096"
         values["ours %s" % name] = used / entry["read_gbs"][0]
         values["ours %s, same bytes" % name] = used / entry["read_same_gbs"][0]
@@ -134,7 +134,7 @@ def batch(number, values, earlier, c):
                 # Worth another round if it was near the best of its group for any B.
                 group = lambda n: (" Q4_1 " in n) == (kind == "Q4_1") and not n.startswith("ours")
                 near = [max((v["%s B=%d" % (name, b)] for v in seen if "%s B=%d" % (name, b) in v), default=0) >=
-                        0.85 * max((x for v in seen for n, x in v.items() if group(n) and n.endswith(" B=%d" % b)), default=0) for b in USERS]
+                        0.8 * max((x for v in seen for n, x in v.items() if group(n) and n.endswith(" B=%d" % b)), default=0) for b in USERS]
                 # Other file types are for information: one round of them.
                 if not seen or (kind == "Q4_1" and any(near)):
                     jobs.append((name, lambda n=name, b=build, p=path, u=unified: theirs(n, b, p, u)))

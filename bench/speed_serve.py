@@ -94,6 +94,9 @@ class Servers:
         for other, server in self.started.items():
             if other != name:
                 server.signal(signal.SIGSTOP)
+        if name in self.started and self.started[name].process.poll() is not None:
+            self.context.note("%s had ended with %s: started again" % (name, self.started[name].process.returncode))
+            self.started.pop(name).end()
         if name not in self.started:
             command, port, env = self.command(name)
             log = os.path.join(self.context.out, "server-%s.log" % name.replace("+", "-"))
