@@ -12,6 +12,7 @@ mkdir -p "$work/bin"
 cp -a "$peers/llama/ggml" "$work/"
 sed -i 's|^ *_tile_loadconfig(&tc);|    asm volatile("" : : "r"(\&tc) : "memory");\n&|' "$work/ggml/src/ggml-cpu/amx/mmq.cpp"
 grep -q 'asm volatile("" : : "r"(&tc)' "$work/ggml/src/ggml-cpu/amx/mmq.cpp" || { echo "llama_amx.sh: other sources than expected" >&2; exit 1; }
+touch "$work/ggml/ggml.pc.in"  # the source archive lacks it
 cmake -S "$work/ggml" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON -DGGML_BUILD_TESTS=OFF \
   -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CXX_FLAGS=-w -DCMAKE_C_FLAGS=-w >"$work/build.log"
 cmake --build "$work/build" -j"$(nproc)" --target ggml-cpu >>"$work/build.log" 2>&1 || { tail -5 "$work/build.log" >&2; exit 1; }

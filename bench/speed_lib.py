@@ -109,8 +109,14 @@ class Store:
         return found
 
     def add(self, unit, entry):
+        try:
+            with open(self.path(unit), "rb") as f:
+                f.seek(-1, os.SEEK_END)
+                cut = f.read(1) != b"\n"  # a run ended inside a line
+        except OSError:
+            cut = False
         with open(self.path(unit), "a", encoding="utf-8") as f:
-            f.write(json.dumps(dict(build=self.build, at=time.strftime("%Y-%m-%d %H:%M:%S"), **entry), sort_keys=True) + "\n")
+            f.write("\n" * cut + json.dumps(dict(build=self.build, at=time.strftime("%Y-%m-%d %H:%M:%S"), **entry), sort_keys=True) + "\n")
             f.flush()
             os.fsync(f.fileno())
 
@@ -138,27 +144,34 @@ def clock(seconds):
 
 
 def run_units(store, units, rounds, context):
-    """All missing rounds: first round of every unit, then the second, ..., so that a cut run has some of everything."""
+    """All missing rounds: first round of every unit, then the second, ..., so that a cut run has some of everything.
+
+    Returns the units that ended early: name -> why. A round that fails is tried once more.
+    """
     progress, skipped = Progress(store, units, rounds), {}
-    for number_of in range(rounds):
+    for turn in range(rounds):
         for unit in units:
-            if unit.name in skipped or number_of >= (unit.rounds or rounds) or len(store.rounds(unit)) > number_of:
-                continue
-            before, values = time.monotonic(), {}
             earlier = store.rounds(unit)
-            try:
-                extra = unit.measure(number_of, values, earlier, context) or {}
-            except Skip as e:
-                skipped[unit.name] = str(e)
-                progress.say("%s: SKIPPED: %s" % (unit.name, e), skipped)
+            if unit.name in skipped or turn >= (unit.rounds or rounds) or len(earlier) > turn:
                 continue
-            except (subprocess.SubprocessError, OSError, ValueError, KeyError, IndexError, RuntimeError) as e:
-                skipped[unit.name] = "failed: %s" % e
-                progress.say("%s: FAILED: %s: %s" % (unit.name, type(e).__name__, e), skipped)
-                continue
-            store.add(unit, dict(round=number_of, seconds=time.monotonic() - before, values=values, **extra))
-            short = ", ".join("%s %s" % (k, number(v)) for k, v in values.items() if not k.startswith("info"))
-            progress.say("%s, round %d of %d: %s" % (unit.name, number_of + 1, unit.rounds or rounds, short[:600]), skipped)
+            for attempt in range(2):
+                before, values = time.monotonic(), {}
+                try:
+                    extra = unit.measure(turn, values, earlier, context) or {}
+                except Skip as e:
+                    skipped[unit.name] = str(e)
+                except (subprocess.SubprocessError, OSError, ValueError, KeyError, IndexError, RuntimeError) as e:
+                    progress.say("%s: failed: %s: %s" % (unit.name, type(e).__name__, e), skipped)
+                    if attempt == 0:
+                        continue
+                    skipped[unit.name] = "failed: %s" % e
+                else:
+                    store.add(unit, dict(round=turn, seconds=time.monotonic() - before, values=values, **extra))
+                    short = ", ".join("%s %s" % (k, number(v)) for k, v in values.items() if not k.startswith("info"))
+                    progress.say("%s, round %d of %d: %s" % (unit.name, turn + 1, unit.rounds or rounds, short[:600]), skipped)
+                break
+            if unit.name in skipped:
+                progress.say("%s: SKIPPED: %s" % (unit.name, skipped[unit.name]), skipped)
     return skipped
 
 
