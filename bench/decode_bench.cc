@@ -133,6 +133,7 @@ class ReadMeter {
     for (int i = 0; i < 7; ++i) {
       const auto start = std::chrono::steady_clock::now();
       std::vector<std::thread> team;
+      team.reserve(static_cast<size_t>(threads_));
       for (int t = 0; t < threads_; ++t) team.emplace_back([=, this] { Sum(t, words, passes); });
       for (std::thread& thread : team) thread.join();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
