@@ -44,6 +44,7 @@ void CheckSequence(const AttentionSpanOfSequence& sequence) {
 namespace {
 
 using internal::AttentionKernels;
+using internal::AttentionMember;
 using internal::AttentionShape;
 using internal::AttentionTask;
 using internal::AttentionUnit;
@@ -54,6 +55,33 @@ struct Partial {
   float* acc;
   float* max;
   float* sum;
+};
+
+// The rows of a unit under one KV head, in the unit's order.
+struct UnitRows {
+  struct Row {
+    int32_t row;  // of q and out
+    int32_t head;
+    int32_t position;
+  };
+  Row row[internal::kUnitRowsMax];
+  int16_t packed[internal::kUnitRowsMax];  // per row of the unit: the block it is packed in, see
+                                           // Attention::Packed
+  // Tokens of span `span` that row `r` sees (can be 0 or less).
+  int Visible(int r, int span) const {
+    return std::min(kAttentionSpan, row[r].position + 1 - span * kAttentionSpan);
+  }
+};
+
+// Members of a unit that have the same blocks in a span, with their rows and those blocks.
+struct Sharers {
+  int span = 0;
+  int member = 0;      // of the unit, the first
+  int member_end = 0;  // one past the last
+  int row = 0;
+  int row_end = 0;
+  int blocks = 0;
+  const std::byte* block[internal::kSpanBlocksMax];
 };
 
 class Attention {
@@ -90,17 +118,21 @@ class Attention {
     return At(rep_.partials.data() + unit.partial + static_cast<size_t>(span) * floats,
               unit.rows());
   }
-  // Tokens of span `span` that row `row` of the unit sees (can be 0 or less).
-  int Visible(const AttentionUnit& unit, int row, int span) const {
-    const int position = sequences_[static_cast<size_t>(unit.sequence)].position + unit.token;
-    return std::min(kAttentionSpan, position + row / unit.heads + 1 - span * kAttentionSpan);
+  const AttentionMember& MemberOf(const AttentionUnit& unit, int i) const {
+    return rep_.members[static_cast<size_t>(unit.member + i)];
   }
-  void PackQueries(const AttentionUnit& unit, float* packed) const;
-  void SetBlocks(const AttentionUnit& unit, int span, SpanRows& in) const;
-  void FoldRows(const AttentionUnit& unit, int span, int first, int rows, Partial state,
+  void ListRows(const AttentionUnit& unit, UnitRows& rows) const;
+  const float* Packed(const AttentionUnit& unit, int head, int first, int n, float* packed,
+                      UnitRows& rows) const;
+  bool NextSharers(const AttentionUnit& unit, const AttentionTask& task, Sharers& at) const;
+  void SetBlocks(const Sharers& at, const Sharers* after, const AttentionUnit& unit, int head,
+                 SpanRows& in) const;
+  void RunHead(const AttentionUnit& unit, const Sharers& at, int head, SpanRows& in, Partial state,
+               Partial part, float* packed, UnitRows& rows) const;
+  void FoldRows(const UnitRows& rows, int span, int head_row, int first, int n, Partial state,
                 Partial part) const;
-  void FoldUnit(const AttentionUnit& unit) const;
-  void Finish(const AttentionUnit& unit, Partial state) const;
+  void FoldUnit(const AttentionUnit& unit, const UnitRows& rows) const;
+  void Finish(const AttentionUnit& unit, const UnitRows& rows, Partial state) const;
 
   const PagedKv& kv_;
   std::span<const AttentionSpanOfSequence> sequences_;
@@ -114,47 +146,108 @@ class Attention {
   size_t ldq_ = 0, ldo_ = 0;
 };
 
-// Scaled queries, for each block of rows as [k_dim][rows]: what the kernels broadcast from.
-void Attention::PackQueries(const AttentionUnit& unit, float* packed) const {
-  const AttentionSpanOfSequence& sequence = sequences_[static_cast<size_t>(unit.sequence)];
-  const int group = shape_.query_heads / shape_.kv_heads;
-  for (int first = 0; first < unit.rows(); first += kernels_.max_rows) {
-    const int n = std::min(kernels_.max_rows, unit.rows() - first);
-    float* block = packed + static_cast<size_t>(first) * static_cast<size_t>(kv_.k_dim);
-    for (int r = 0; r < n; ++r) {
-      const int row = sequence.row + unit.token + (first + r) / unit.heads;
-      const int head = unit.kv_head * group + unit.head + (first + r) % unit.heads;
-      const float* in = q_ + static_cast<size_t>(row) * ldq_ +
-                        static_cast<size_t>(head) * static_cast<size_t>(kv_.k_dim);
-      for (int c = 0; c < kv_.k_dim; ++c) block[c * n + r] = in[c] * scale_;
+void Attention::ListRows(const AttentionUnit& unit, UnitRows& rows) const {
+  UnitRows::Row* to = rows.row;
+  for (int i = 0; i < unit.members; ++i) {
+    const AttentionMember& member = MemberOf(unit, i);
+    const AttentionSpanOfSequence& sequence = sequences_[static_cast<size_t>(member.sequence)];
+    for (int t = member.token; t < member.token + member.tokens; ++t) {
+      for (int h = unit.head; h < unit.head + unit.heads; ++h) {
+        *to++ = {sequence.row + t, h, sequence.position + t};
+      }
     }
   }
+  std::fill_n(rows.packed, unit.rows(), int16_t{-1});
 }
 
-void Attention::SetBlocks(const AttentionUnit& unit, int span, SpanRows& in) const {
+// The scaled queries of rows [first, first + n) under the unit's KV head `head` as [k_dim][n], what
+// the kernels broadcast from. Which rows stand together in a block changes where sharers part, so
+// blocks are packed when they are first wanted: each row remembers its block.
+const float* Attention::Packed(const AttentionUnit& unit, int head, int first, int n, float* packed,
+                               UnitRows& rows) const {
+  const int row = head * unit.head_rows + first;
+  float* block = packed + static_cast<size_t>(row) * static_cast<size_t>(kv_.k_dim);
+  const auto name = static_cast<int16_t>(row * internal::kAttentionRowsMax + n - 1);
+  int16_t* names = rows.packed + row;
+  if (std::all_of(names, names + n, [name](int16_t x) { return x == name; })) return block;
+  std::fill_n(names, n, name);
+  const int group = shape_.query_heads / shape_.kv_heads;
+  for (int r = 0; r < n; ++r) {
+    const UnitRows::Row& at = rows.row[first + r];
+    const int query_head = (unit.kv_head + head) * group + at.head;
+    const float* in = q_ + static_cast<size_t>(at.row) * ldq_ +
+                      static_cast<size_t>(query_head) * static_cast<size_t>(kv_.k_dim);
+    for (int c = 0; c < kv_.k_dim; ++c) block[c * n + r] = in[c] * scale_;
+  }
+  return block;
+}
+
+// Moves to the next sharers of the task, span by span; start with span = task.span_begin and no
+// members. False after the last.
+bool Attention::NextSharers(const AttentionUnit& unit, const AttentionTask& task,
+                            Sharers& at) const {
+  for (;;) {
+    at.member = at.member_end;
+    at.row = at.row_end;
+    if (at.member == unit.members) {
+      if (++at.span >= task.span_end) return false;
+      at.member = at.row = 0;
+    }
+    at.member_end = at.member;
+    at.row_end = at.row;
+    do {
+      at.row_end += MemberOf(unit, at.member_end++).tokens * unit.heads;
+    } while (at.member_end < unit.members && MemberOf(unit, at.member_end).shared > at.span);
+    if (MemberOf(unit, at.member).spans > at.span) break;
+  }
+  int seen = 0;
+  for (int i = at.member; i < at.member_end; ++i) {
+    const AttentionMember& member = MemberOf(unit, i);
+    seen = std::max(seen, sequences_[static_cast<size_t>(member.sequence)].position +
+                              member.token + member.tokens - at.span * kAttentionSpan);
+  }
+  // The last sharer has the blocks of all of them (AttentionOrder).
+  const AttentionMember& last = MemberOf(unit, at.member_end - 1);
   const int per_span = kAttentionSpan / kv_.block_tokens;
-  const int last =
-      sequences_[static_cast<size_t>(unit.sequence)].position + unit.token + unit.tokens;
-  const int seen = last - span * kAttentionSpan;
-  in.blocks =
-      std::min((seen + kv_.block_tokens - 1) / kv_.block_tokens, per_span + internal::kAheadBlocks);
   const int32_t* table =
-      sequences_[static_cast<size_t>(unit.sequence)].block_table + span * per_span;
-  for (int i = 0; i < in.blocks; ++i) {
+      sequences_[static_cast<size_t>(last.sequence)].block_table + at.span * per_span;
+  at.blocks = std::min((seen + kv_.block_tokens - 1) / kv_.block_tokens, per_span);
+  for (int i = 0; i < at.blocks; ++i) {
     KVASIR_DCHECK(table[i] >= 0);
-    const std::byte* block = kv_.base + static_cast<size_t>(table[i]) * kv_.block_stride;
-    in.k[i] = block + kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;
-    in.v[i] = block + kv_.v_offset + static_cast<size_t>(unit.kv_head) * v_head_bytes_;
+    at.block[i] = kv_.base + static_cast<size_t>(table[i]) * kv_.block_stride;
+  }
+  return true;
+}
+
+// What is read after this is asked for while this is read: V during K; during V the next head's K
+// or, past the last head, the K of the sharers after these.
+void Attention::SetBlocks(const Sharers& at, const Sharers* after, const AttentionUnit& unit,
+                          int head, SpanRows& in) const {
+  const size_t k_first =
+      kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;
+  const size_t k = k_first + static_cast<size_t>(head) * k_head_bytes_;
+  const size_t v = kv_.v_offset + static_cast<size_t>(unit.kv_head + head) * v_head_bytes_;
+  const bool same = head + 1 < unit.kv_heads;
+  const std::byte* const* next = same ? at.block : after != nullptr ? after->block : nullptr;
+  const int next_blocks = same ? at.blocks : after != nullptr ? after->blocks : 0;
+  const size_t next_k = same ? k + k_head_bytes_ : k_first;
+  in.blocks = at.blocks;
+  for (int i = 0; i < at.blocks; ++i) {
+    in.k[i] = at.block[i] + k;
+    in.v[i] = at.block[i] + v;
+    in.k_ahead[i] = in.v[i];
+    in.v_ahead[i] = i < next_blocks ? next[i] + next_k : in.v[i];
   }
 }
 
-// state = fold(state, part) for rows [first, first + rows) of the unit that see the span.
-void Attention::FoldRows(const AttentionUnit& unit, int span, int first, int rows, Partial state,
-                         Partial part) const {
+// state = fold(state, part) for rows [first, first + n) under one KV head that see the span; in
+// the state they stand from row `head_row` on.
+void Attention::FoldRows(const UnitRows& rows, int span, int head_row, int first, int n,
+                         Partial state, Partial part) const {
   const size_t pad = shape_.pad();
-  for (int r = 0; r < rows; ++r) {
-    const int row = first + r;
-    if (Visible(unit, row, span) <= 0) continue;
+  for (int r = 0; r < n; ++r) {
+    if (rows.Visible(first + r, span) <= 0) continue;
+    const int row = head_row + first + r;
     const float max = state.max[row] > part.max[r] ? state.max[row] : part.max[r];
     const float a = internal::ExpScalar(state.max[row] - max);
     const float b = internal::ExpScalar(part.max[r] - max);
@@ -165,14 +258,13 @@ void Attention::FoldRows(const AttentionUnit& unit, int span, int first, int row
   }
 }
 
-void Attention::Finish(const AttentionUnit& unit, Partial state) const {
-  const AttentionSpanOfSequence& sequence = sequences_[static_cast<size_t>(unit.sequence)];
+void Attention::Finish(const AttentionUnit& unit, const UnitRows& rows, Partial state) const {
   const int group = shape_.query_heads / shape_.kv_heads;
   for (int r = 0; r < unit.rows(); ++r) {
-    const int row = sequence.row + unit.token + r / unit.heads;
-    const int head = unit.kv_head * group + unit.head + r % unit.heads;
-    float* out = out_ + static_cast<size_t>(row) * ldo_ +
-                 static_cast<size_t>(head) * static_cast<size_t>(kv_.v_dim);
+    const UnitRows::Row& at = rows.row[r % unit.head_rows];
+    const int query_head = (unit.kv_head + r / unit.head_rows) * group + at.head;
+    float* out = out_ + static_cast<size_t>(at.row) * ldo_ +
+                 static_cast<size_t>(query_head) * static_cast<size_t>(kv_.v_dim);
     const float* acc = state.acc + static_cast<size_t>(r) * shape_.pad();
     const float inverse = 1.0f / state.sum[r];
     for (int c = 0; c < kv_.v_dim; ++c) out[c] = acc[c] * inverse;
@@ -180,17 +272,52 @@ void Attention::Finish(const AttentionUnit& unit, Partial state) const {
 }
 
 // Folds a split unit's partial results into those of span 0, which every row sees.
-void Attention::FoldUnit(const AttentionUnit& unit) const {
+void Attention::FoldUnit(const AttentionUnit& unit, const UnitRows& rows) const {
   const Partial state = PartialOf(unit, 0);
   for (int span = 1; span < unit.spans; ++span) {
-    FoldRows(unit, span, 0, unit.rows(), state, PartialOf(unit, span));
+    const Partial part = PartialOf(unit, span);
+    for (int head_row = 0; head_row < unit.rows(); head_row += unit.head_rows) {
+      FoldRows(rows, span, head_row, 0, unit.head_rows, state,
+               {part.acc + static_cast<size_t>(head_row) * shape_.pad(), part.max + head_row,
+                part.sum + head_row});
+    }
   }
-  Finish(unit, state);
+  Finish(unit, rows, state);
+}
+
+// The rows of `at` under one KV head, block of rows by block of rows. A block ends where the next
+// row sees fewer tokens (another sharer that is not as far), as the kernels want it.
+void Attention::RunHead(const AttentionUnit& unit, const Sharers& at, int head, SpanRows& in,
+                        Partial state, Partial part, float* packed, UnitRows& rows) const {
+  const int head_row = head * unit.head_rows;
+  for (int first = at.row; first < at.row_end; first += in.rows) {
+    in.rows = 0;
+    while (in.rows < kernels_.max_rows && first + in.rows < at.row_end) {
+      const int visible = rows.Visible(first + in.rows, at.span);
+      if (in.rows > 0 && visible < in.visible[in.rows - 1]) break;
+      in.visible[in.rows++] = visible;
+    }
+    if (in.visible[in.rows - 1] <= 0) continue;
+    in.q = Packed(unit, head, first, in.rows, packed, rows);
+    const bool split = unit.groups > 1;
+    const bool direct = split || at.span == 0;
+    const Partial to = split ? PartialOf(unit, at.span) : state;
+    const int row = head_row + first;
+    in.acc = direct ? to.acc + static_cast<size_t>(row) * shape_.pad() : part.acc;
+    in.max = direct ? to.max + row : part.max;
+    in.sum = direct ? to.sum + row : part.sum;
+    kernels_.span(in);
+    if (!direct) FoldRows(rows, at.span, head_row, first, in.rows, state, part);
+    // Asked for once: what stands in the first block's way is enough.
+    for (int i = 0; i < in.blocks; ++i) {
+      in.k_ahead[i] = in.k[i];
+      in.v_ahead[i] = in.v[i];
+    }
+  }
 }
 
 void Attention::Run(const AttentionTask& task, int worker) const {
   const AttentionUnit& unit = rep_.units[static_cast<size_t>(task.unit)];
-  const bool split = unit.groups > 1;
   const auto block_rows = static_cast<size_t>(kernels_.max_rows);
   float* scratch = rep_.workers.data() + static_cast<size_t>(worker) * rep_.worker_floats;
   SpanRows in;
@@ -206,29 +333,29 @@ void Attention::Run(const AttentionTask& task, int worker) const {
   state_base += (16 - (state_base - scratch) % 16) % 16;  // accumulators on cache-line borders
   const Partial state = At(state_base, unit.rows());
   float* packed = state.sum + unit.rows();
-  PackQueries(unit, packed);
+  UnitRows rows;
+  ListRows(unit, rows);
 
-  for (int span = task.span_begin; span < task.span_end; ++span) {
-    SetBlocks(unit, span, in);
-    for (int first = 0; first < unit.rows(); first += kernels_.max_rows) {
-      in.rows = std::min(kernels_.max_rows, unit.rows() - first);
-      for (int r = 0; r < in.rows; ++r) in.visible[r] = Visible(unit, first + r, span);
-      if (in.visible[in.rows - 1] <= 0) continue;
-      in.q = packed + static_cast<size_t>(first) * static_cast<size_t>(kv_.k_dim);
-      Partial to = split ? PartialOf(unit, span) : state;
-      const bool direct = split || span == 0;
-      in.acc = direct ? to.acc + static_cast<size_t>(first) * shape_.pad() : part.acc;
-      in.max = direct ? to.max + first : part.max;
-      in.sum = direct ? to.sum + first : part.sum;
-      kernels_.span(in);
-      if (!direct) FoldRows(unit, span, first, in.rows, state, part);
+  Sharers runs[2];
+  Sharers* now = &runs[0];
+  Sharers* after = &runs[1];
+  now->span = task.span_begin - 1;
+  now->member_end = unit.members;
+  for (bool more = NextSharers(unit, task, *now); more; std::swap(now, after)) {
+    after->span = now->span;
+    after->member_end = now->member_end;
+    after->row_end = now->row_end;
+    more = NextSharers(unit, task, *after);
+    for (int head = 0; head < unit.kv_heads; ++head) {
+      SetBlocks(*now, more ? after : nullptr, unit, head, in);
+      RunHead(unit, *now, head, in, state, part, packed, rows);
     }
   }
-  if (!split) {
-    Finish(unit, state);
+  if (unit.groups == 1) {
+    Finish(unit, rows, state);
   } else if (rep_.pending[static_cast<size_t>(task.unit)].fetch_sub(1, std::memory_order_acq_rel) ==
              1) {
-    FoldUnit(unit);
+    FoldUnit(unit, rows);
   }
 }
 
@@ -243,8 +370,8 @@ void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> 
   KVASIR_CHECK(ldo >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.v_dim));
   for (const AttentionSpanOfSequence& sequence : sequences) internal::CheckSequence(sequence);
   const AttentionShape shape{
-      query_heads,       kv.kv_heads, kv.k_dim, kv.v_dim, internal::CurrentAttention().max_rows,
-      executor.workers()};
+      query_heads,    kv.kv_heads, kv.k_dim, kv.v_dim, kv.block_tokens,
+                             internal::CurrentAttention().max_rows, executor.workers()};
   AttentionScratch::Rep& rep = scratch.rep();
   rep.Plan(shape, sequences);
   if (rep.tasks.empty()) return;

@@ -14,7 +14,6 @@ namespace kvasir::internal {
 
 inline constexpr int kAttentionRowsMax = 12;               // rows of one block, over all paths
 inline constexpr int kSpanBlocksMax = kAttentionSpan / 8;  // cache blocks that make up a span
-inline constexpr int kAheadBlocks = 8;
 inline constexpr int kAttentionPad = 16;   // accumulators are padded to this many channels
 inline constexpr int kAttentionSums = 16;  // partial sums of the softmax denominator
 
@@ -22,11 +21,13 @@ inline constexpr int kAttentionSums = 16;  // partial sums of the softmax denomi
 // tokens of the span (0 or less: the row is skipped and its outputs are left alone); visible never
 // falls from one row to the next.
 struct SpanRows {
-  // One head's K and V in block i of the span, for every block that holds a visible token, and of
-  // some blocks after it (of the next span) that will be wanted soon and are only fetched ahead:
-  // `blocks` in all.
-  const std::byte* k[kSpanBlocksMax + kAheadBlocks];
-  const std::byte* v[kSpanBlocksMax + kAheadBlocks];
+  // One head's K and V in block i of the span, for every block that holds a visible token.
+  const std::byte* k[kSpanBlocksMax];
+  const std::byte* v[kSpanBlocksMax];
+  // What is fetched ahead while K's block i is read, and while V's is (the V of this span; the K
+  // that the worker reads next): as many bytes as the block has, or the block itself for nothing.
+  const std::byte* k_ahead[kSpanBlocksMax];
+  const std::byte* v_ahead[kSpanBlocksMax];
   int blocks;
   KvType k_type;
   KvType v_type;
