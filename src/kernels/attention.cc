@@ -203,8 +203,8 @@ bool Attention::NextSharers(const AttentionUnit& unit, const AttentionTask& task
   int seen = 0;
   for (int i = at.member; i < at.member_end; ++i) {
     const AttentionMember& member = MemberOf(unit, i);
-    seen = std::max(seen, sequences_[static_cast<size_t>(member.sequence)].position +
-                              member.token + member.tokens - at.span * kAttentionSpan);
+    seen = std::max(seen, sequences_[static_cast<size_t>(member.sequence)].position + member.token +
+                              member.tokens - at.span * kAttentionSpan);
   }
   // The last sharer has the blocks of all of them (AttentionOrder).
   const AttentionMember& last = MemberOf(unit, at.member_end - 1);
@@ -223,8 +223,7 @@ bool Attention::NextSharers(const AttentionUnit& unit, const AttentionTask& task
 // or, past the last head, the K of the sharers after these.
 void Attention::SetBlocks(const Sharers& at, const Sharers* after, const AttentionUnit& unit,
                           int head, SpanRows& in) const {
-  const size_t k_first =
-      kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;
+  const size_t k_first = kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;
   const size_t k = k_first + static_cast<size_t>(head) * k_head_bytes_;
   const size_t v = kv_.v_offset + static_cast<size_t>(unit.kv_head + head) * v_head_bytes_;
   const bool same = head + 1 < unit.kv_heads;
@@ -369,9 +368,10 @@ void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> 
   KVASIR_CHECK(ldq >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.k_dim));
   KVASIR_CHECK(ldo >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.v_dim));
   for (const AttentionSpanOfSequence& sequence : sequences) internal::CheckSequence(sequence);
-  const AttentionShape shape{
-      query_heads,    kv.kv_heads, kv.k_dim, kv.v_dim, kv.block_tokens,
-                             internal::CurrentAttention().max_rows, executor.workers()};
+  const AttentionShape shape{query_heads,       kv.kv_heads,
+                             kv.k_dim,          kv.v_dim,
+                             kv.block_tokens,   internal::CurrentAttention().max_rows,
+                             executor.workers()};
   AttentionScratch::Rep& rep = scratch.rep();
   rep.Plan(shape, sequences);
   if (rep.tasks.empty()) return;

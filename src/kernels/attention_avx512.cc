@@ -19,7 +19,31 @@ struct Vec16 {
   static F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F Max(F a, F b) { return _mm512_max_ps(a, b); }
-  static F Exp(F x) { return ExpAvx512(x); }
+  static constexpr int kSoftmaxRows = 4;
+  // ExpAvx512 without the cases that cannot be: the power of two is put in by an instruction that
+  // lets a NaN through.
+  static F ExpOfNegative(F x) {
+    const F round = _mm512_set1_ps(kExpRound);
+    const F one = _mm512_set1_ps(1.0F);
+    const F n = Sub(Fma(x, _mm512_set1_ps(kExpLog2E), round), round);
+    F r = Fma(n, _mm512_set1_ps(-kExpLn2High), x);
+    r = Fma(n, _mm512_set1_ps(-kExpLn2Low), r);
+    F p = Fma(_mm512_set1_ps(kExpC6), r, _mm512_set1_ps(kExpC5));
+    p = Fma(p, r, _mm512_set1_ps(kExpC4));
+    p = Fma(p, r, _mm512_set1_ps(kExpC3));
+    p = Fma(p, r, _mm512_set1_ps(kExpC2));
+    p = Fma(p, r, one);
+    p = Fma(p, r, one);
+    const __mmask16 not_low = _mm512_cmp_ps_mask(x, _mm512_set1_ps(kExpLow), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(not_low, p, n);
+  }
+  static float Top(F x) {
+    return Vec8::Top(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+  }
+  static float Sum(const F (&sums)[1]) {
+    return Vec8::Sum8(
+        _mm256_add_ps(_mm512_castps512_ps256(sums[0]), _mm512_extractf32x8_ps(sums[0], 1)));
+  }
   static F Get(const float* p) { return _mm512_loadu_ps(p); }
   static void Put(float* p, F x) { _mm512_storeu_ps(p, x); }
   static __mmask16 First(int n) {

@@ -3,9 +3,12 @@
 // and nothing here calls an inline function of a shared header, so no code with wide instructions
 // can be linked into another path.
 //
-// V gives: F (the register), kLanes, Zero, Set (broadcast), Fma, Add, Sub, Max, Exp,
-// Load<KvType>(bytes), LoadPart<KvType>(bytes, n) (n < kLanes elements, zeros after), Get and Put
-// (floats), KeepFirst(x, n, otherwise).
+// V gives: F (the register), kLanes, Zero, Set (broadcast), Fma, Add, Sub, Max (the second if one
+// is NaN), ExpOfNegative (x <= 0 or NaN; anything for others), Load<KvType>(bytes),
+// LoadPart<KvType>(bytes, n) (n < kLanes elements, zeros after), Get and Put (floats), KeepFirst(x,
+// n, otherwise), Top (the largest lane), Sum (sixteen partial sums, folded 8, 4, 2, 1), Columns(R)
+// (vectors beside R rows in registers), kSoftmaxRows (rows whose exponentials are taken side by
+// side).
 //
 // Scores: a lane is a token, a block of R rows by N vectors of tokens is one chain of fma per row
 // and token over ascending channels. Values: a lane is a channel, R rows by N vectors of channels,
@@ -116,10 +119,7 @@ void SoftmaxRow(const SpanRows& in, int row) {
   for (int t = 0; t < visible; t += V::kLanes) {
     max = V::Max(V::KeepFirst(V::Get(scores + t), visible - t, lowest), max);
   }
-  alignas(64) float lanes[kAttentionSums];
-  V::Put(lanes, max);
-  float top = lanes[0];
-  for (int i = 1; i < V::kLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
+  const float top = V::Top(max);
   const F base = V::Set(top);
   F sums[kSums];
   for (int i = 0; i < kSums; ++i) sums[i] = V::Zero();
@@ -127,18 +127,67 @@ void SoftmaxRow(const SpanRows& in, int row) {
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) {
       float* at = scores + t + i * V::kLanes;
-      const F p =
-          V::KeepFirst(V::Exp(V::Sub(V::Get(at), base)), visible - t - i * V::kLanes, V::Zero());
+      const F p = V::KeepFirst(V::ExpOfNegative(V::Sub(V::Get(at), base)),
+                               visible - t - i * V::kLanes, V::Zero());
       V::Put(at, p);
       sums[i] = V::Add(sums[i], p);
     }
   }
-  for (int i = 0; i < kSums; ++i) V::Put(lanes + i * V::kLanes, sums[i]);
-  for (int width = kAttentionSums / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
   in.max[row] = top;
-  in.sum[row] = lanes[0];
+  in.sum[row] = V::Sum(sums);
+}
+
+// The same for R rows from `row` on that see the whole span, side by side: a row alone waits for
+// its own maximum and its own sums.
+template <class V, int R>
+void SoftmaxWhole(const SpanRows& in, int row) {
+  using F = typename V::F;
+  constexpr int kSums = kAttentionSums / V::kLanes;
+  float* scores = in.scores + row * kAttentionSpan;
+  F base[R];
+  F sums[R][kSums];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) base[r] = V::Get(scores + r * kAttentionSpan);
+  for (int t = V::kLanes; t < kAttentionSpan; t += V::kLanes) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      base[r] = V::Max(V::Get(scores + r * kAttentionSpan + t), base[r]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    in.max[row + r] = V::Top(base[r]);
+    base[r] = V::Set(in.max[row + r]);
+    for (int i = 0; i < kSums; ++i) sums[r][i] = V::Zero();
+  }
+  for (int t = 0; t < kAttentionSpan; t += kAttentionSums) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSums; ++i) {
+        float* at = scores + r * kAttentionSpan + t + i * V::kLanes;
+        const F p = V::ExpOfNegative(V::Sub(V::Get(at), base[r]));
+        V::Put(at, p);
+        sums[r][i] = V::Add(sums[r][i], p);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) in.sum[row + r] = V::Sum(sums[r]);
+}
+
+template <class V, int R>
+void Softmax(const SpanRows& in) {
+  if (in.visible[0] < kAttentionSpan) {
+    for (int r = 0; r < R; ++r) {
+      if (in.visible[r] > 0) SoftmaxRow<V>(in, r);
+    }
+    return;
+  }
+  constexpr int kTogether = V::kSoftmaxRows;
+  int row = 0;
+  for (; row + kTogether <= R; row += kTogether) SoftmaxWhole<V, kTogether>(in, row);
+  if constexpr (R % kTogether != 0) SoftmaxWhole<V, R % kTogether>(in, row);
 }
 
 // The N vectors of one token's channels; with kPart the only vector holds `part` channels.
@@ -275,9 +324,7 @@ void SpanOfRows(const SpanRows& in) {
       scores.template operator()<KvType::kBf16>();
       break;
   }
-  for (int r = 0; r < R; ++r) {
-    if (in.visible[r] > 0) SoftmaxRow<V>(in, r);
-  }
+  Softmax<V, R>(in);
   switch (in.v_type) {
     case KvType::kF32:
       Values<V, KvType::kF32, R>(in);

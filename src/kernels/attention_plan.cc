@@ -44,8 +44,7 @@ std::span<const int32_t> AttentionOrder::Blocks(const Entry& entry, int span) co
   const int per_span = kAttentionSpan / block_tokens_;
   const int blocks = (sequence.position + sequence.tokens + block_tokens_ - 1) / block_tokens_;
   const int first = std::min(span * per_span, blocks);
-  return {sequence.block_table + first,
-          static_cast<size_t>(std::min(blocks - first, per_span))};
+  return {sequence.block_table + first, static_cast<size_t>(std::min(blocks - first, per_span))};
 }
 
 // Entries [first, last) are the same before `span`. One pass while all go on alike; where they part
@@ -187,7 +186,7 @@ void AttentionScratch::Rep::Split(const AttentionShape& shape) {
   }
   // All of it at once: pages that are never used take no memory, and a deeper cache later takes
   // none either.
-  if (floats > 0) partials.Reserve(internal::kPartialFloatsMax);
+  if (shape.workers > 1) partials.Reserve(internal::kPartialFloatsMax);
 }
 
 // Spans are not alike (the shared ones are cheap beside a tail of each member): cut at equal cost.

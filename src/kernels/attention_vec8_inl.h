@@ -22,7 +22,19 @@ struct Vec8 {
   static F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F Max(F a, F b) { return _mm256_max_ps(a, b); }
-  static F Exp(F x) { return ExpAvx2(x); }
+  static constexpr int kSoftmaxRows = 2;
+  static F ExpOfNegative(F x) { return ExpAvx2(x); }
+  static float Top(F x) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+  }
+  static float Sum8(F x) {
+    __m128 m = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_add_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_add_ss(m, _mm_movehdup_ps(m)));
+  }
+  static float Sum(const F (&sums)[2]) { return Sum8(_mm256_add_ps(sums[0], sums[1])); }
   static F Get(const float* p) { return _mm256_loadu_ps(p); }
   static void Put(float* p, F x) { _mm256_storeu_ps(p, x); }
   static F KeepFirst(F x, int n, F otherwise) {
