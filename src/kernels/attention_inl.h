@@ -27,16 +27,17 @@ constexpr size_t kCacheLine = 64;
 template <KvType kType>
 constexpr size_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
 
-// Where vector `index` of the span's tokens starts in K.
+// Where vector `index` of the span's tokens starts in K. Sizes are powers of two; a division here
+// would cost as much as a few channels.
 template <class V, KvType kType>
-inline const std::byte* KeyVector(const SpanRows& in, int index) {
+[[gnu::always_inline]] inline const std::byte* KeyVector(const SpanRows& in, int block_shift,
+                                                         int index) {
   const int tile = in.block_tokens < kKvTileTokens ? in.block_tokens : kKvTileTokens;
   const int token = index * V::kLanes;
-  const int in_block = token % in.block_tokens;
-  const auto elements =
-      static_cast<size_t>(in_block / tile * tile) * static_cast<size_t>(in.k_dim) +
-      static_cast<size_t>(in_block % tile);
-  return in.k[token / in.block_tokens] + elements * kElementBytes<kType>;
+  const int in_block = token & (in.block_tokens - 1);
+  const auto elements = static_cast<size_t>(in_block & -tile) * static_cast<size_t>(in.k_dim) +
+                        static_cast<size_t>(in_block & (tile - 1));
+  return in.k[token >> block_shift] + elements * kElementBytes<kType>;
 }
 
 // Asks for one cache line: for the nearest cache, or (what is wanted some 30 KiB later) for the
@@ -54,11 +55,13 @@ void ScoreVectors(const SpanRows& in, int index) {
   const std::byte* k[N];
   const std::byte* soon[N];   // what is wanted after these, or again these
   const std::byte* later[N];  // see SpanRows
+  const int block_shift = __builtin_ctz(static_cast<unsigned>(in.block_tokens));
+#pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    const int block = (index + n) * V::kLanes / in.block_tokens;
-    k[n] = KeyVector<V, kType>(in, index + n);
-    const bool known = (index + N + n) * V::kLanes < in.blocks * in.block_tokens;
-    soon[n] = known ? KeyVector<V, kType>(in, index + N + n) : k[n];
+    const int block = (index + n) * V::kLanes >> block_shift;
+    k[n] = KeyVector<V, kType>(in, block_shift, index + n);
+    const bool known = (index + N + n) * V::kLanes < in.blocks << block_shift;
+    soon[n] = known ? KeyVector<V, kType>(in, block_shift, index + N + n) : k[n];
     later[n] = in.k_ahead[block] + (k[n] - in.k[block]);
   }
   F acc[R][N];
