@@ -85,6 +85,7 @@ class ThreadExecutor final : public Executor {
   void ParallelFor(size_t parts, FunctionRef<void(size_t part, int worker)> body) override {
     std::atomic<size_t> next{0};
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<size_t>(workers_));
     for (int w = 0; w < workers_; ++w) {
       threads.emplace_back([&, w] {
         for (size_t part; (part = next.fetch_add(1)) < parts;) body(part, w);

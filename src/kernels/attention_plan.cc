@@ -102,7 +102,6 @@ void AttentionOrder::Sort(std::span<const AttentionSpanOfSequence> sequences, in
 
 using internal::AttentionMember;
 using internal::AttentionShape;
-using internal::AttentionTask;
 using internal::AttentionUnit;
 
 // The members since unit.member become units, one for as many KV heads as leave a unit its size.
