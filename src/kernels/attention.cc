@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_plan.h"
-#include "kernels/exp_inl.h"
 #include "kernels/isa.h"
 
 namespace kvasir {
@@ -247,13 +246,8 @@ void Attention::FoldRows(const UnitRows& rows, int span, int head_row, int first
   for (int r = 0; r < n; ++r) {
     if (rows.Visible(first + r, span) <= 0) continue;
     const int row = head_row + first + r;
-    const float max = state.max[row] > part.max[r] ? state.max[row] : part.max[r];
-    const float a = internal::ExpScalar(state.max[row] - max);
-    const float b = internal::ExpScalar(part.max[r] - max);
-    state.max[row] = max;
-    state.sum[row] = state.sum[row] * a + part.sum[r] * b;
-    kernels_.fold(state.acc + static_cast<size_t>(row) * pad,
-                  part.acc + static_cast<size_t>(r) * pad, a, b, pad);
+    kernels_.fold(state.acc + static_cast<size_t>(row) * pad, state.max[row], state.sum[row],
+                  part.acc + static_cast<size_t>(r) * pad, part.max[r], part.sum[r], pad);
   }
 }
 

@@ -353,11 +353,17 @@ void SpanOfAny(const SpanRows& in) {
 }
 
 template <class V>
-void Fold(float* acc, const float* part, float a, float b, size_t n) {
-  const typename V::F fa = V::Set(a);
-  const typename V::F fb = V::Set(b);
+void Fold(float* acc, float& max, float& sum, const float* part, float part_max, float part_sum,
+          size_t n) {
+  const float top = max > part_max ? max : part_max;
+  float factor[V::kLanes] = {max - top, part_max - top};
+  V::Put(factor, V::ExpOfNegative(V::Get(factor)));
+  max = top;
+  sum = sum * factor[0] + part_sum * factor[1];
+  const typename V::F a = V::Set(factor[0]);
+  const typename V::F b = V::Set(factor[1]);
   for (size_t i = 0; i < n; i += V::kLanes) {
-    V::Put(acc + i, V::Fma(V::Get(part + i), fb, V::Mul(V::Get(acc + i), fa)));
+    V::Put(acc + i, V::Fma(V::Get(part + i), b, V::Mul(V::Get(acc + i), a)));
   }
 }
 

@@ -48,8 +48,11 @@ struct SpanRows {
 struct AttentionKernels {
   int max_rows;
   void (*span)(const SpanRows& rows);
-  // acc[i] = fma(part[i], b, acc[i] * a) for i < n; n is a multiple of kAttentionPad.
-  void (*fold)(float* acc, const float* part, float a, float b, size_t n);
+  // One row's state folded with what it has of a later span: with M = max(max, part_max), a =
+  // Exp(max - M), b = Exp(part_max - M): acc[i] = fma(part[i], b, acc[i] * a) for i < n (a multiple
+  // of kAttentionPad), sum = sum * a + part_sum * b, max = M.
+  void (*fold)(float* acc, float& max, float& sum, const float* part, float part_max,
+               float part_sum, size_t n);
   // n floats to the cache's format (quant/float16.h gives the bits).
   void (*store)(KvType type, const float* in, std::byte* out, size_t n);
 };

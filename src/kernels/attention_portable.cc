@@ -70,7 +70,13 @@ void Span(const SpanRows& in) {
   }
 }
 
-void Fold(float* acc, const float* part, float a, float b, size_t n) {
+void Fold(float* acc, float& max, float& sum, const float* part, float part_max, float part_sum,
+          size_t n) {
+  const float top = max > part_max ? max : part_max;
+  const float a = ExpScalar(max - top);
+  const float b = ExpScalar(part_max - top);
+  max = top;
+  sum = sum * a + part_sum * b;
   for (size_t i = 0; i < n; ++i) acc[i] = std::fma(part[i], b, acc[i] * a);
 }
 
