@@ -118,13 +118,21 @@ TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
   };
   EXPECT_EQ(message([](KvFlags*) {}), "");
   EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "f32"; }), "");
-  for (const char* type : {"i8", "q8_0", "fp8", "i4"}) {
-    const std::string text = message([&](KvFlags* f) { f->kv_type = type; });
-    EXPECT_NE(text.find("not served yet; served are f32, f16, bf16"), std::string::npos) << text;
-    EXPECT_NE(text.find(type), std::string::npos) << text;
+  for (const char* type : {"i8", "q8_0", "i4", "i4,layers=0-1:i8,-2--1:i8"}) {
+    EXPECT_EQ(message([&](KvFlags* f) { f->kv_type = type; }), "") << type;
   }
-  EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "i8"; }).find("--kv-type-k"),
+  EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "i8", f->kv_type_v = "i4"; }), "");
+  for (const auto& [k, v] : {std::pair{"i8", "f16"}, {"f16", "i8"}, {"i4", "i8"}}) {
+    const std::string text = message([&](KvFlags* f) { f->kv_type_k = k, f->kv_type_v = v; });
+    EXPECT_NE(text.find("not served; served are i8/i8, i8/i4, i4/i4"), std::string::npos) << text;
+    EXPECT_NE(text.find(std::string("--kv-type-k ") + k), std::string::npos) << text;
+  }
+  EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "i4,layers=zero:i8"; }).find("--kv-type-k"),
             std::string::npos);
+  KvFlags alias;
+  alias.kv_type = "q8_0";
+  EXPECT_EQ(alias.Notices().size(), 1u);
+  EXPECT_TRUE(KvFlags().Notices().empty());
   EXPECT_NE(message([](KvFlags* f) { f->kv_type = "x9"; }), "");
   for (const int size : {0, 4, 7, 24, 512, -16}) {
     EXPECT_NE(message([&](KvFlags* f) { f->block_size = size; }).find("--block-size"),

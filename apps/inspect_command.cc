@@ -159,10 +159,12 @@ Status FillReport(const std::string& model, const KvFlags& kv, Json* report) {
   *report = FileJson(file);
   KVASIR_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
   (*report)["config"] = ConfigJson(config);
-  KVASIR_ASSIGN_OR_RETURN(const KvType k_type, ParseKvType(kv.type_k(), "kv-type-k"));
-  KVASIR_ASSIGN_OR_RETURN(const KvType v_type, ParseKvType(kv.type_v(), "kv-type-v"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k_spec, ParseKvTypeSpec(kv.type_k(), "--kv-type-k"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v_spec, ParseKvTypeSpec(kv.type_v(), "--kv-type-v"));
+  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> types,
+                          ResolveKvTypes(k_spec, v_spec, static_cast<int>(config.cache.size())));
   KVASIR_ASSIGN_OR_RETURN(const KvLayout layout,
-                          KvLayout::Make(config.cache, kv.block_size, k_type, v_type));
+                          KvLayout::Make(config.cache, kv.block_size, types));
   (*report)["kv"] = LayoutJson(layout, kv, config.context);
   return Status::Ok();
 }

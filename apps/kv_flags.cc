@@ -1,18 +1,17 @@
 #include "apps/kv_flags.h"
 
 #include "base/units.h"
-#include "quant/kv_format.h"
+#include "quant/kv_type_spec.h"
 
 namespace kvasir {
 namespace {
 
-Status CheckType(const std::string& name, const char* field) {
-  KVASIR_ASSIGN_OR_RETURN(const KvType type, ParseKvType(name, field));
-  if (KvTypeServed(type)) return Status::Ok();
-  const std::string canonical(KvTypeName(type));
-  const std::string alias = canonical == name ? "" : " (" + canonical + ")";
-  return InvalidArgument(std::string("--") + field + " " + name + alias +
-                             ": not served yet; served are " + KvTypesServedList(),
+Result<KvTypeSpec> Spec(const std::string& text, const char* field) {
+  KVASIR_ASSIGN_OR_RETURN(KvTypeSpec spec, ParseKvTypeSpec(text, std::string("--") + field));
+  if (KvTypeServed(spec.type)) return spec;
+  return InvalidArgument("--" + std::string(field) + " " + text + " (" +
+                             std::string(KvTypeName(spec.type)) + "): not served yet; served are " +
+                             KvTypesServedList(),
                          field);
 }
 
@@ -24,9 +23,15 @@ Status KvFlags::Validate() const {
         "--block-size " + std::to_string(block_size) + ": must be a power of two from 8 to 256",
         "block-size");
   }
-  KVASIR_RETURN_IF_ERROR(CheckType(kv_type, "kv-type"));
-  KVASIR_RETURN_IF_ERROR(CheckType(type_k(), "kv-type-k"));
-  KVASIR_RETURN_IF_ERROR(CheckType(type_v(), "kv-type-v"));
+  KVASIR_RETURN_IF_ERROR(Spec(kv_type, "kv-type").status());
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k, Spec(type_k(), "kv-type-k"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v, Spec(type_v(), "kv-type-v"));
+  if (!KvPairServed(k.type, v.type)) {
+    return InvalidArgument("--kv-type-k " + std::string(KvTypeName(k.type)) + " with --kv-type-v " +
+                               std::string(KvTypeName(v.type)) + ": not served; served are " +
+                               KvPairsServedList(),
+                           "kv-type-k");
+  }
   if (!kv_mem.empty()) {
     if (kv_blocks != 0)
       return InvalidArgument("--kv-mem and --kv-blocks exclude each other", "kv-blocks");
@@ -37,14 +42,28 @@ Status KvFlags::Validate() const {
   return Status::Ok();
 }
 
+std::vector<std::string> KvFlags::Notices() const {
+  std::vector<std::string> notices;
+  for (const std::string& text : {kv_type, kv_type_k, kv_type_v}) {
+    const std::string name = text.substr(0, text.find(','));
+    const Result<KvType> type = ParseKvType(name, "");
+    if (!type.ok() || KvTypeName(*type) == name) continue;
+    notices.push_back("KV format " + name + " is another engine's name; taken as " +
+                      std::string(KvTypeName(*type)) + ", which has a layout of its own");
+  }
+  return notices;
+}
+
 void AddKvTypeFlags(CLI::App* app, KvFlags* flags) {
   app->add_option("--block-size", flags->block_size,
                   "tokens in a KV block, a power of two from 8 to 256")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
-                  "format of K and V in the cache: " + KvTypesServedList())
+                  "format of K and V in the cache: " + KvTypesServedList() +
+                      "; exceptions by layer as i4,layers=0-1:i8,-2--1:i8")
       ->capture_default_str();
-  app->add_option("--kv-type-k", flags->kv_type_k, "format of K (default: as --kv-type)");
+  app->add_option("--kv-type-k", flags->kv_type_k,
+                  "format of K (default: as --kv-type); served pairs: " + KvPairsServedList());
   app->add_option("--kv-type-v", flags->kv_type_v, "format of V (default: as --kv-type)");
 }
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -12,7 +13,7 @@ namespace kvasir {
 struct KvFlags {
   int32_t block_size = 16;
   std::string kv_type = "f16";
-  std::string kv_type_k, kv_type_v;  // "": as kv_type
+  std::string kv_type_k, kv_type_v;  // "": as kv_type; all three: quant/kv_type_spec.h
   std::string kv_mem;                // "": half of free memory
   int64_t kv_blocks = 0;             // 0: by kv_mem
 
@@ -21,6 +22,7 @@ struct KvFlags {
   // Names the flag and what is possible: formats without kernels are refused here, with the list of
   // those served.
   Status Validate() const;
+  std::vector<std::string> Notices() const;  // for the log: q8_0, q4_0, fp8 and what they became
 };
 
 void AddKvTypeFlags(CLI::App* app,

@@ -84,7 +84,7 @@ struct Setting {
 
 class House {
  public:
-  explicit House(const std::string& path) : path_(path) {}
+  explicit House(const std::string& path, KvPair kv = {}) : path_(path), kv_(kv) {}
 
   const Model& model(int threads) { return *Loaded(threads).model; }
 
@@ -96,8 +96,7 @@ class House {
   Stack Build(const Setting& setting, int32_t max_model_len) {
     Entry& entry = Loaded(setting.threads);
     Stack stack;
-    auto layout = KvLayout::Make(entry.model->config().cache, setting.block_tokens, KvType::kF16,
-                                 KvType::kF16);
+    auto layout = KvLayout::Make(entry.model->config().cache, setting.block_tokens, kv_.k, kv_.v);
     KVASIR_CHECK(layout.ok());
     stack.arena = std::move(CpuArena::Make(std::move(layout).value(), setting.blocks)).value();
     // Recycled memory is never clean: NaN in every slot.
@@ -146,12 +145,14 @@ class House {
     return entry;
   }
   std::string path_;
+  KvPair kv_;
   SteadyClock clock_;
   std::map<int, Entry> entries_;
 };
 
 struct Plan {
   uint64_t seed = 1;
+  KvPair kv;  // formats of K and V
   int32_t longest_prompt = 60;
   int32_t longest_output = 24;
   int schedules = 40;
@@ -251,9 +252,11 @@ void RunSchedule(House& house, const Plan& plan, const std::vector<Request>& req
 }
 
 void Check(const std::string& path, const Plan& plan) {
-  std::printf("same tokens: seed %llu on %s\n", static_cast<unsigned long long>(plan.seed),
-              path.c_str());
-  House house(path);
+  std::printf("same tokens: seed %llu on %s, K %s, V %s\n",
+              static_cast<unsigned long long>(plan.seed), path.c_str(),
+              std::string(KvTypeName(plan.kv.k)).c_str(),
+              std::string(KvTypeName(plan.kv.v)).c_str());
+  House house(path, plan.kv);
   Rng rng(plan.seed);
   const int32_t vocab = house.model(1).config().vocab;
   std::vector<Request> requests;
@@ -311,8 +314,8 @@ void Check(const std::string& path, const Plan& plan) {
 
 // Prompts that end at every offset of a block: cold, then found to the last token but one, then
 // beside one that computes the same in the same step.
-void CheckEveryOffset(const std::string& path, int32_t longest) {
-  House house(path);
+void CheckEveryOffset(const std::string& path, int32_t longest, KvPair kv = {}) {
+  House house(path, kv);
   Rng rng(7);
   const int32_t vocab = house.model(2).config().vocab;
   std::vector<TokenId> text;
@@ -361,16 +364,6 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-TEST(SameTokens, SmallModelUnderRandomSchedules) {
-  const std::string path = "../shared/models/stories260K.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: " << path << " is not there";
-  for (uint64_t i = 0; i < (kSanitized ? 1 : 3) && !HasFailure(); ++i) {
-    Plan plan;
-    plan.seed = Seed() + i;
-    Check(path, plan);
-  }
-}
-
 std::string DemoPath() {
   std::string path;
   if (const char* named = std::getenv("KVASIR_DEMO_MODEL")) {
@@ -383,6 +376,51 @@ std::string DemoPath() {
            "/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
   }
   return path;
+}
+
+constexpr KvPair kSmallFormats[] = {{KvType::kI8, KvType::kI8},
+                                    {KvType::kI8, KvType::kI4},
+                                    {KvType::kI4, KvType::kI4},
+                                    {KvType::kFp8E4M3, KvType::kFp8E5M2}};
+
+TEST(SameTokens, SmallFormatsUnderRandomSchedules) {
+  const std::string path = "../shared/models/stories260K.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: " << path << " is not there";
+  for (const KvPair kv : kSmallFormats) {
+    if (HasFailure()) return;
+    Plan plan;
+    plan.seed = Seed();
+    plan.kv = kv;
+    plan.schedules = kSanitized ? 6 : 25;
+    Check(path, plan);
+    CheckEveryOffset(path, 35, kv);
+  }
+}
+
+TEST(SameTokens, SmallFormatsOnTheDemoModel) {
+  const std::string path = DemoPath();
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: the demo model is not at " << path;
+  for (const KvPair kv : {kSmallFormats[0], kSmallFormats[2]}) {
+    if (HasFailure()) return;
+    Plan plan;
+    plan.seed = Seed();
+    plan.kv = kv;
+    plan.longest_prompt = 40;
+    plan.schedules = kSanitized ? 1 : 3;
+    plan.max_neighbours = kSanitized ? 3 : 6;
+    plan.max_model_len = 64;
+    Check(path, plan);
+  }
+}
+
+TEST(SameTokens, SmallModelUnderRandomSchedules) {
+  const std::string path = "../shared/models/stories260K.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: " << path << " is not there";
+  for (uint64_t i = 0; i < (kSanitized ? 1 : 3) && !HasFailure(); ++i) {
+    Plan plan;
+    plan.seed = Seed() + i;
+    Check(path, plan);
+  }
 }
 
 TEST(SameTokens, PromptsThatEndAtEveryOffsetOfABlock) {

@@ -124,13 +124,17 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
     return InvalidArgument(
         "--threads is " + std::to_string(options.threads) + ", must be 1 to 1024", "--threads");
   }
-  KVASIR_ASSIGN_OR_RETURN(const KvType k_type, ParseKvType(options.kv_type_k, "--kv-type-k"));
-  KVASIR_ASSIGN_OR_RETURN(const KvType v_type, ParseKvType(options.kv_type_v, "--kv-type-v"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k_spec,
+                          ParseKvTypeSpec(options.kv_type_k, "--kv-type-k"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v_spec,
+                          ParseKvTypeSpec(options.kv_type_v, "--kv-type-v"));
   executor_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : PhysicalCores());
   KVASIR_RETURN_IF_ERROR(LoadModel(options, progress));
   const ModelConfig& config = model_->config();
+  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> kv_types,
+                          ResolveKvTypes(k_spec, v_spec, static_cast<int>(config.cache.size())));
   KVASIR_ASSIGN_OR_RETURN(KvLayout layout,
-                          KvLayout::Make(config.cache, options.block_tokens, k_type, v_type));
+                          KvLayout::Make(config.cache, options.block_tokens, kv_types));
 
   const int32_t context =
       engine.max_model_len > 0 ? std::min(engine.max_model_len, config.context) : config.context;
@@ -165,8 +169,8 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                           CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
   WorkerInfo info;
   info.max_model_len = config.context;
-  info.kv_type_k = std::string(KvTypeName(k_type));
-  info.kv_type_v = std::string(KvTypeName(v_type));
+  info.kv_type_k = k_spec.Text();
+  info.kv_type_v = v_spec.Text();
   info.threads = executor_->workers();
   info.isa = std::string(IsaName(CurrentIsa()));
   info.precision = PrecisionName(options.precision);

@@ -6,6 +6,8 @@
 #include <bit>
 
 #include "base/check.h"
+#include "kernels/attention_fp8.h"
+#include "kernels/attention_int.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_plan.h"
 #include "kernels/isa.h"
@@ -31,6 +33,12 @@ void CheckPagedKv(const PagedKv& kv) {
   KVASIR_CHECK(kv.block_tokens >= 8 && kv.block_tokens <= kAttentionSpan);
   KVASIR_CHECK(std::has_single_bit(static_cast<unsigned>(kv.block_tokens)));
   KVASIR_CHECK(kv.kv_heads > 0 && kv.k_dim > 0 && kv.v_dim > 0);
+  KVASIR_CHECK(KvPairServed(kv.k_type, kv.v_type));
+  if (!KvTypeIsInteger(kv.k_type)) return;
+  KVASIR_CHECK(kv.k_dim <= kIntDimMax && kv.v_dim <= kIntDimMax);
+  const auto channels = static_cast<size_t>(kv.kv_heads) * static_cast<size_t>(kv.k_dim);
+  KVASIR_CHECK(kv.k_centre.empty() || kv.k_centre.size() == channels);
+  KVASIR_CHECK(kv.k_balance.empty() || kv.k_balance.size() == channels);
 }
 
 void CheckSequence(const AttentionSpanOfSequence& sequence) {
@@ -48,6 +56,11 @@ using internal::AttentionShape;
 using internal::AttentionTask;
 using internal::AttentionUnit;
 using internal::SpanRows;
+
+const AttentionKernels& KernelsOf(const PagedKv& kv) {
+  return KvTypeIsInteger(kv.k_type) ? internal::CurrentInt().attention
+                                    : internal::CurrentAttention();
+}
 
 // Accumulators, maxima and sums of some rows: one after the other in one piece of scratch.
 struct Partial {
@@ -92,11 +105,9 @@ class Attention {
         shape_(shape),
         scale_(scale),
         rep_(rep),
-        kernels_(internal::CurrentAttention()),
-        k_head_bytes_(static_cast<size_t>(kv.block_tokens) * static_cast<size_t>(kv.k_dim) *
-                      internal::KvElementBytes(kv.k_type)),
-        v_head_bytes_(static_cast<size_t>(kv.block_tokens) * static_cast<size_t>(kv.v_dim) *
-                      internal::KvElementBytes(kv.v_type)) {}
+        kernels_(KernelsOf(kv)),
+        k_plane_(KvKeyPlane(kv.k_type, kv.block_tokens, kv.k_dim)),
+        v_plane_(KvValuePlane(kv.v_type, kv.block_tokens, kv.v_dim)) {}
 
   void SetRows(const float* q, size_t ldq, float* out, size_t ldo) {
     q_ = q;
@@ -112,6 +123,11 @@ class Attention {
     float* max = base + static_cast<size_t>(rows) * shape_.pad();
     return {base, max, max + rows};
   }
+  // From a head's codes to its scales, which come after the codes of all heads.
+  size_t ScalesOf(const KvPlane& plane, int kv_head) const {
+    return static_cast<size_t>(kv_.kv_heads - kv_head) * plane.codes +
+           static_cast<size_t>(kv_head) * plane.scales;
+  }
   Partial PartialOf(const AttentionUnit& unit, int span) const {
     const size_t floats = static_cast<size_t>(unit.rows()) * shape_.row_floats();
     return At(rep_.partials.data() + unit.partial + static_cast<size_t>(span) * floats,
@@ -123,6 +139,7 @@ class Attention {
   void ListRows(const AttentionUnit& unit, UnitRows& rows) const;
   const float* Packed(const AttentionUnit& unit, int head, int first, int n, float* packed,
                       UnitRows& rows) const;
+  void Prepare(const float* const* queries, int n, int kv_head, float* block) const;
   bool NextSharers(const AttentionUnit& unit, const AttentionTask& task, Sharers& at) const;
   void SetBlocks(const Sharers& at, const Sharers* after, const AttentionUnit& unit, int head,
                  SpanRows& in) const;
@@ -139,7 +156,7 @@ class Attention {
   float scale_;
   AttentionScratch::Rep& rep_;
   const AttentionKernels& kernels_;
-  size_t k_head_bytes_, v_head_bytes_;
+  KvPlane k_plane_, v_plane_;
   const float* q_ = nullptr;
   float* out_ = nullptr;
   size_t ldq_ = 0, ldo_ = 0;
@@ -159,25 +176,35 @@ void Attention::ListRows(const AttentionUnit& unit, UnitRows& rows) const {
   std::fill_n(rows.packed, unit.rows(), int16_t{-1});
 }
 
+// A block of rows for i8 and i4: see attention_int.h.
+void Attention::Prepare(const float* const* queries, int n, int kv_head, float* block) const {
+  const size_t first = static_cast<size_t>(kv_head) * static_cast<size_t>(kv_.k_dim);
+  const float* balance = kv_.k_balance.empty() ? nullptr : kv_.k_balance.data() + first;
+  internal::CurrentInt().prepare({queries, n, scale_, balance, kv_.k_type, kv_.k_dim, block});
+}
+
 // The scaled queries of rows [first, first + n) under the unit's KV head `head` as [k_dim][n], what
 // the kernels broadcast from. Which rows stand together in a block changes where sharers part, so
 // blocks are packed when they are first wanted: each row remembers its block.
 const float* Attention::Packed(const AttentionUnit& unit, int head, int first, int n, float* packed,
                                UnitRows& rows) const {
   const int row = head * unit.head_rows + first;
-  float* block = packed + static_cast<size_t>(row) * static_cast<size_t>(kv_.k_dim);
+  float* block = packed + static_cast<size_t>(row) * shape_.query_floats;
   const auto name = static_cast<int16_t>(row * internal::kAttentionRowsMax + n - 1);
   int16_t* names = rows.packed + row;
   if (std::all_of(names, names + n, [name](int16_t x) { return x == name; })) return block;
   std::fill_n(names, n, name);
   const int group = shape_.query_heads / shape_.kv_heads;
+  const float* queries[internal::kAttentionRowsMax];
   for (int r = 0; r < n; ++r) {
     const UnitRows::Row& at = rows.row[first + r];
     const int query_head = (unit.kv_head + head) * group + at.head;
-    const float* in = q_ + static_cast<size_t>(at.row) * ldq_ +
-                      static_cast<size_t>(query_head) * static_cast<size_t>(kv_.k_dim);
-    for (int c = 0; c < kv_.k_dim; ++c) block[c * n + r] = in[c] * scale_;
+    queries[r] = q_ + static_cast<size_t>(at.row) * ldq_ +
+                 static_cast<size_t>(query_head) * static_cast<size_t>(kv_.k_dim);
+    if (KvTypeIsInteger(kv_.k_type)) continue;
+    for (int c = 0; c < kv_.k_dim; ++c) block[c * n + r] = queries[r][c] * scale_;
   }
+  if (KvTypeIsInteger(kv_.k_type)) Prepare(queries, n, unit.kv_head + head, block);
   return block;
 }
 
@@ -222,13 +249,15 @@ bool Attention::NextSharers(const AttentionUnit& unit, const AttentionTask& task
 // or, past the last head, the K of the sharers after these.
 void Attention::SetBlocks(const Sharers& at, const Sharers* after, const AttentionUnit& unit,
                           int head, SpanRows& in) const {
-  const size_t k_first = kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_head_bytes_;
-  const size_t k = k_first + static_cast<size_t>(head) * k_head_bytes_;
-  const size_t v = kv_.v_offset + static_cast<size_t>(unit.kv_head + head) * v_head_bytes_;
+  const size_t k_first = kv_.k_offset + static_cast<size_t>(unit.kv_head) * k_plane_.codes;
+  const size_t k = k_first + static_cast<size_t>(head) * k_plane_.codes;
+  const size_t v = kv_.v_offset + static_cast<size_t>(unit.kv_head + head) * v_plane_.codes;
   const bool same = head + 1 < unit.kv_heads;
   const std::byte* const* next = same ? at.block : after != nullptr ? after->block : nullptr;
   const int next_blocks = same ? at.blocks : after != nullptr ? after->blocks : 0;
-  const size_t next_k = same ? k + k_head_bytes_ : k_first;
+  const size_t next_k = same ? k + k_plane_.codes : k_first;
+  in.k_scales = ScalesOf(k_plane_, unit.kv_head + head);
+  in.v_scales = ScalesOf(v_plane_, unit.kv_head + head);
   in.blocks = at.blocks;
   for (int i = 0; i < at.blocks; ++i) {
     in.k[i] = at.block[i] + k;
@@ -261,6 +290,7 @@ void Attention::Finish(const AttentionUnit& unit, const UnitRows& rows, Partial 
     const float* acc = state.acc + static_cast<size_t>(r) * shape_.pad();
     const float inverse = 1.0f / state.sum[r];
     for (int c = 0; c < kv_.v_dim; ++c) out[c] = acc[c] * inverse;
+    if (KvTypeIsInteger(kv_.v_type)) internal::CurrentInt().rotate(out, kv_.v_dim);
   }
 }
 
@@ -314,8 +344,8 @@ void Attention::Run(const AttentionTask& task, int worker) const {
   const auto block_rows = static_cast<size_t>(kernels_.max_rows);
   float* scratch = rep_.workers.data() + static_cast<size_t>(worker) * rep_.worker_floats;
   SpanRows in;
-  in.k_type = kv_.k_type;
-  in.v_type = kv_.v_type;
+  in.k_type = internal::WidenedType(kv_.k_type);
+  in.v_type = internal::WidenedType(kv_.v_type);
   in.block_tokens = kv_.block_tokens;
   in.k_dim = kv_.k_dim;
   in.v_dim = kv_.v_dim;
@@ -326,6 +356,7 @@ void Attention::Run(const AttentionTask& task, int worker) const {
   state_base += (16 - (state_base - scratch) % 16) % 16;  // accumulators on cache-line borders
   const Partial state = At(state_base, unit.rows());
   float* packed = state.sum + unit.rows();
+  float* widened = packed + static_cast<size_t>(unit.rows()) * shape_.query_floats;
   UnitRows rows;
   ListRows(unit, rows);
 
@@ -341,6 +372,7 @@ void Attention::Run(const AttentionTask& task, int worker) const {
     more = NextSharers(unit, task, *after);
     for (int head = 0; head < unit.kv_heads; ++head) {
       SetBlocks(*now, more ? after : nullptr, unit, head, in);
+      if (shape_.widened_floats > 0) WidenSpan(kv_, in, widened);
       RunHead(unit, *now, head, in, state, part, packed, rows);
     }
   }
@@ -362,10 +394,15 @@ void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> 
   KVASIR_CHECK(ldq >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.k_dim));
   KVASIR_CHECK(ldo >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.v_dim));
   for (const AttentionSpanOfSequence& sequence : sequences) internal::CheckSequence(sequence);
-  const AttentionShape shape{query_heads,       kv.kv_heads,
-                             kv.k_dim,          kv.v_dim,
-                             kv.block_tokens,   internal::CurrentAttention().max_rows,
-                             executor.workers()};
+  const AttentionShape shape{query_heads,
+                             kv.kv_heads,
+                             kv.k_dim,
+                             kv.v_dim,
+                             kv.block_tokens,
+                             KernelsOf(kv).max_rows,
+                             executor.workers(),
+                             internal::QueryFloats(kv.k_type, kv.k_dim),
+                             internal::WidenedFloats(kv)};
   AttentionScratch::Rep& rep = scratch.rep();
   rep.Plan(shape, sequences);
   if (rep.tasks.empty()) return;

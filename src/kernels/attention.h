@@ -32,8 +32,13 @@ struct PagedKv {
   int kv_heads = 0;
   int k_dim = 0;
   int v_dim = 0;
-  KvType k_type = KvType::kF16;
+  KvType k_type = KvType::kF16;  // with v_type a pair that is served (KvPairServed)
   KvType v_type = KvType::kF16;
+  // Key conditioning, for K in i8 or i4: constants of the model, [kv_heads][k_dim], or empty. The
+  // cache holds (K - centre) / balance, q is multiplied with balance: in exact arithmetic the
+  // softmax is the same. They live as long as the view.
+  std::span<const float> k_centre;
+  std::span<const float> k_balance;  // no zeros
 };
 
 // The query tokens of one sequence in this call: rows [row, row + tokens) of q/k/v/out, at

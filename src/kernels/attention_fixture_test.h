@@ -18,7 +18,9 @@
 #include "kernels/attention.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/isa.h"
+#include "kernels/kv_reader_test.h"
 #include "quant/float16.h"
+#include "quant/kv_codec.h"
 
 namespace kvasir {
 
@@ -114,11 +116,9 @@ class TestCache {
     Rng rng(seed);
     const size_t per_sequence = static_cast<size_t>((tokens + c.block_tokens - 1) / c.block_tokens);
     const size_t blocks = per_sequence * static_cast<size_t>(sequences) + 3;
-    const auto block = static_cast<size_t>(c.block_tokens) * static_cast<size_t>(c.kv_heads);
-    const size_t k_bytes =
-        block * static_cast<size_t>(c.k_dim) * internal::KvElementBytes(c.k_type);
-    const size_t v_bytes =
-        block * static_cast<size_t>(c.v_dim) * internal::KvElementBytes(c.v_type);
+    const auto heads = static_cast<size_t>(c.kv_heads);
+    const size_t k_bytes = heads * KvKeyPlane(c.k_type, c.block_tokens, c.k_dim).head();
+    const size_t v_bytes = heads * KvValuePlane(c.v_type, c.block_tokens, c.v_dim).head();
     kv_.k_offset = 64;  // another layer's bytes
     kv_.v_offset = kv_.k_offset + (k_bytes + 15) / 16 * 16;
     kv_.block_stride = (kv_.v_offset + v_bytes + 63) / 64 * 64;
@@ -144,36 +144,24 @@ class TestCache {
   AttentionSpanOfSequence Rows(int sequence, int position, int tokens, int row) const {
     return {tables_[static_cast<size_t>(sequence)].data(), position, tokens, row};
   }
-  // Elements as the cache holds them.
+  // Elements as the cache holds them (i8 and i4: rotated).
   float Key(int sequence, int token, int head, int channel) const {
-    const size_t heads =
-        static_cast<size_t>(head) * static_cast<size_t>(case_.block_tokens * case_.k_dim);
-    return Element(
-        sequence, token, kv_.k_offset, case_.k_type,
-        heads + KvKeyIndex(case_.block_tokens, case_.k_dim, token % case_.block_tokens, channel));
+    return ReadKey(kv_, Block(sequence, token), token % case_.block_tokens, head, channel);
   }
   float Value(int sequence, int token, int head, int channel) const {
-    const size_t heads =
-        static_cast<size_t>(head) * static_cast<size_t>(case_.block_tokens * case_.v_dim);
-    return Element(sequence, token, kv_.v_offset, case_.v_type,
-                   heads + KvValueIndex(case_.v_dim, token % case_.block_tokens, channel));
+    return ReadValue(kv_, Block(sequence, token), token % case_.block_tokens, head, channel);
+  }
+  float ValueScale(int sequence, int token, int head, int channel) const {
+    return ReadValueScale(kv_, Block(sequence, token), token % case_.block_tokens, head, channel);
+  }
+  // The bytes of the block that holds a token.
+  const std::byte* Block(int sequence, int token) const {
+    const int32_t number =
+        tables_[static_cast<size_t>(sequence)][static_cast<size_t>(token / case_.block_tokens)];
+    return bytes_.data() + static_cast<size_t>(number) * kv_.block_stride;
   }
 
  private:
-  float Element(int sequence, int token, size_t offset, KvType type, size_t index) const {
-    const int32_t number =
-        tables_[static_cast<size_t>(sequence)][static_cast<size_t>(token / case_.block_tokens)];
-    const std::byte* at = bytes_.data() + static_cast<size_t>(number) * kv_.block_stride + offset;
-    if (type == KvType::kF32) {
-      float f;
-      std::memcpy(&f, at + index * 4, 4);
-      return f;
-    }
-    uint16_t h;
-    std::memcpy(&h, at + index * 2, 2);
-    return type == KvType::kF16 ? F16ToF32(h) : Bf16ToF32(h);
-  }
-
   AttentionCase case_;
   PagedKv kv_;
   std::vector<std::byte> bytes_;

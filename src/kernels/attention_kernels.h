@@ -31,12 +31,14 @@ struct SpanRows {
   int blocks;
   KvType k_type;
   KvType v_type;
+  size_t k_scales;  // bytes from a head's codes in a block to its scales (formats that have them)
+  size_t v_scales;
   int block_tokens;
   int k_dim;
   int v_dim;
   int rows;
   int visible[kAttentionRowsMax];
-  const float* q;  // [k_dim][rows], already multiplied by the scale
+  const float* q;  // [k_dim][rows], already multiplied by the scale; i8, i4: attention_int.h
   float* scores;   // scratch, [rows][kAttentionSpan]
   float* max;      // out, one per row: the largest score
   float* sum;      // out: sum of Exp(score - max)
@@ -62,7 +64,7 @@ const AttentionKernels& Avx2Attention();
 const AttentionKernels& Avx512Attention();
 const AttentionKernels& CurrentAttention();  // by CurrentIsa()
 
-size_t KvElementBytes(KvType type);    // of a served type
+using kvasir::KvElementBytes;
 void CheckPagedKv(const PagedKv& kv);  // the caller's side of the contract
 void CheckSequence(const AttentionSpanOfSequence& sequence);
 

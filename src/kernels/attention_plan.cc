@@ -33,7 +33,7 @@ float* FloatBuffer::Reserve(size_t n) {
 }
 
 int AttentionShape::unit_rows() const {
-  const size_t fit = kStateFloats / (row_floats() + static_cast<size_t>(k_dim));
+  const size_t fit = kStateFloats / (row_floats() + query_floats);
   const int rows = static_cast<int>(std::min<size_t>(fit, kUnitRowsMax));
   return std::max(rows / max_rows, 1) * max_rows;
 }
@@ -232,8 +232,8 @@ void AttentionScratch::Rep::Plan(const AttentionShape& shape,
   }
   const auto rows = static_cast<size_t>(shape.unit_rows());
   const auto block = static_cast<size_t>(shape.max_rows);
-  worker_floats = rows * (static_cast<size_t>(shape.k_dim) + shape.row_floats()) +
-                  block * (shape.row_floats() + kAttentionSpan);
+  worker_floats = rows * (shape.query_floats + shape.row_floats()) +
+                  block * (shape.row_floats() + kAttentionSpan) + shape.widened_floats;
   worker_floats = (worker_floats + 3 * internal::kAttentionPad + 15) / 16 * 16;
   workers.Reserve(worker_floats * static_cast<size_t>(shape.workers));
 }

@@ -81,6 +81,8 @@ struct AttentionShape {
   int block_tokens = 0;
   int max_rows = 0;
   int workers = 0;
+  size_t query_floats = 0;    // of a row's packed query
+  size_t widened_floats = 0;  // of a span that is converted before it is read
   size_t pad() const {
     return static_cast<size_t>((v_dim + kAttentionPad - 1) / kAttentionPad * kAttentionPad);
   }

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/check.h"
 #include "kernels/attention_kernels.h"
 #include "kernels/exp_inl.h"
 #include "quant/float16.h"
@@ -96,11 +95,6 @@ void Store(KvType type, const float* in, std::byte* out, size_t n) {
 const AttentionKernels& PortableAttention() {
   static constexpr AttentionKernels kKernels{kAttentionRowsMax, &Span, &Fold, &Store};
   return kKernels;
-}
-
-size_t KvElementBytes(KvType type) {
-  KVASIR_CHECK(type == KvType::kF32 || type == KvType::kF16 || type == KvType::kBf16);
-  return type == KvType::kF32 ? 4 : 2;
 }
 
 }  // namespace kvasir::internal

@@ -48,7 +48,7 @@ TEST(KvWrite, StoresTheReferenceBits) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
       for (size_t n : {1u, 7u, 8u, 9u, 15u, 16u, 17u, 40u, 4096u}) {
         const std::vector<float> in = RandomPatterns(rng, n);
-        const size_t bytes = internal::KvElementBytes(type);
+        const size_t bytes = KvElementBytes(type);
         std::vector<std::byte> out(n * bytes + 8, std::byte{0xA5});
         internal::CurrentAttention().store(type, in.data(), out.data(), n);
         for (size_t i = 0; i < n; ++i) {
@@ -124,8 +124,7 @@ TEST(KvWrite, LandsWhereTheFormatSays) {
     }
     size_t changed = 0;
     for (size_t i = 0; i < before.size(); ++i) changed += before[i] != cache.bytes()[i] ? 1u : 0u;
-    const size_t per_token =
-        s.ldk * internal::KvElementBytes(c.k_type) + s.ldv * internal::KvElementBytes(c.v_type);
+    const size_t per_token = s.ldk * KvElementBytes(c.k_type) + s.ldv * KvElementBytes(c.v_type);
     ASSERT_LE(changed, static_cast<size_t>(n + 1) * per_token);
   }
 }

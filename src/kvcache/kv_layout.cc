@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdio>
 
+#include "base/check.h"
+
 namespace kvasir {
 namespace {
 
@@ -11,6 +13,7 @@ constexpr size_t kAlignment = 64;
 // overflow.
 constexpr int kMaxHeads = 4096;
 constexpr int kMaxHeadDim = 4096;
+constexpr int kMaxIntegerDim = 1024;  // of the kernels for i8 and i4
 
 size_t AlignUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -53,16 +56,19 @@ Status CheckLayer(const LayerKv& spec, size_t layer) {
   return check("v_dim", spec.v_dim, kMaxHeadDim);
 }
 
-Status CheckType(KvType type, const char* option) {
-  if (KvTypeServed(type)) return Status::Ok();
-  return Unimplemented(std::string(option) + ": KV format '" + std::string(KvTypeName(type)) +
-                       "' is not served yet; served: " + KvTypesServedList());
-}
-
-size_t RangeBytes(int block_tokens, int heads, int dim, KvType type) {
-  const size_t elements =
-      static_cast<size_t>(block_tokens) * static_cast<size_t>(heads) * static_cast<size_t>(dim);
-  return (elements * KvElementBits(type) + 7) / 8;
+Status CheckPair(const LayerKv& spec, KvType k_type, KvType v_type, size_t layer) {
+  const std::string pair = LayerText(layer) + ": K in " + std::string(KvTypeName(k_type)) +
+                           " with V in " + std::string(KvTypeName(v_type));
+  if (!KvPairServed(k_type, v_type)) {
+    return Unimplemented(pair + " is not served; served are " + KvPairsServedList());
+  }
+  const int dim = spec.k_dim > spec.v_dim ? spec.k_dim : spec.v_dim;
+  if (KvTypeIsInteger(k_type) && dim > kMaxIntegerDim) {
+    return Unimplemented(pair + " is served for heads of at most " +
+                         std::to_string(kMaxIntegerDim) + " channels, this one has " +
+                         std::to_string(dim));
+  }
+  return Status::Ok();
 }
 
 bool SameShape(const LayerSlot& a, const LayerSlot& b) {
@@ -75,6 +81,12 @@ bool SameShape(const LayerSlot& a, const LayerSlot& b) {
 
 Result<KvLayout> KvLayout::Make(std::span<const LayerKv> layers, int block_tokens, KvType k_type,
                                 KvType v_type) {
+  return Make(layers, block_tokens, std::vector<KvPair>(layers.size(), {k_type, v_type}));
+}
+
+Result<KvLayout> KvLayout::Make(std::span<const LayerKv> layers, int block_tokens,
+                                std::span<const KvPair> types) {
+  KVASIR_CHECK(types.size() == layers.size());
   if (block_tokens < 8 || block_tokens > 256 ||
       !std::has_single_bit(static_cast<unsigned>(block_tokens))) {
     return InvalidArgument("block size is " + std::to_string(block_tokens) +
@@ -82,35 +94,33 @@ Result<KvLayout> KvLayout::Make(std::span<const LayerKv> layers, int block_token
                            "--block-size");
   }
   if (layers.empty()) return InvalidArgument("a KV layout needs at least one layer");
-  KVASIR_RETURN_IF_ERROR(CheckType(k_type, "K"));
-  KVASIR_RETURN_IF_ERROR(CheckType(v_type, "V"));
 
   KvLayout layout;
   layout.block_tokens_ = block_tokens;
   layout.layers_.reserve(layers.size());
   size_t offset = 0;
-  double bits_per_token = 0;
+  size_t bytes = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerKv& spec = layers[i];
+    const auto [k_type, v_type] = types[i];
     KVASIR_RETURN_IF_ERROR(CheckLayer(spec, i));
+    KVASIR_RETURN_IF_ERROR(CheckPair(spec, k_type, v_type, i));
     LayerSlot slot;
     slot.spec = spec;
     slot.k_type = k_type;
     slot.v_type = v_type;
-    slot.k_bytes = RangeBytes(block_tokens, spec.kv_heads, spec.k_dim, k_type);
-    slot.v_bytes = RangeBytes(block_tokens, spec.kv_heads, spec.v_dim, v_type);
+    const auto heads = static_cast<size_t>(spec.kv_heads);
+    slot.k_bytes = heads * KvKeyPlane(k_type, block_tokens, spec.k_dim).head();
+    slot.v_bytes = heads * KvValuePlane(v_type, block_tokens, spec.v_dim).head();
     slot.k_offset = offset;
     offset = AlignUp(offset + slot.k_bytes);
     slot.v_offset = offset;
     offset = AlignUp(offset + slot.v_bytes);
-    bits_per_token +=
-        static_cast<double>(spec.kv_heads) *
-        (static_cast<double>(spec.k_dim) * static_cast<double>(KvElementBits(k_type)) +
-         static_cast<double>(spec.v_dim) * static_cast<double>(KvElementBits(v_type)));
+    bytes += slot.k_bytes + slot.v_bytes;
     layout.layers_.push_back(slot);
   }
   layout.block_bytes_ = offset;
-  layout.bytes_per_token_ = bits_per_token / 8;
+  layout.bytes_per_token_ = static_cast<double>(bytes) / block_tokens;
   return layout;
 }
 

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "quant/kv_format.h"
 #include "quant/kv_spec.h"
+#include "quant/kv_type_spec.h"
 
 namespace kvasir {
 
@@ -30,7 +31,9 @@ struct LayerSlot {
 class KvLayout {
  public:
   // block_tokens: a power of two, 8 to 256. Refuses kinds and formats that have no kernels yet, by
-  // name.
+  // name. types: one per layer.
+  static Result<KvLayout> Make(std::span<const LayerKv> layers, int block_tokens,
+                               std::span<const KvPair> types);
   static Result<KvLayout> Make(std::span<const LayerKv> layers, int block_tokens, KvType k_type,
                                KvType v_type);
 
@@ -38,7 +41,7 @@ class KvLayout {
   size_t block_bytes() const { return block_bytes_; }  // with padding
   double bytes_per_token() const {
     return bytes_per_token_;
-  }  // without padding: the sum of the field's formulas
+  }  // without padding between ranges; scales count
   const std::vector<LayerSlot>& layers() const { return layers_; }
   std::string Describe() const;  // one line a group of equal layers, for `inspect`
 

@@ -31,9 +31,11 @@ TEST(KvLayout, SizesOfTheDemoModel) {
 }
 
 TEST(KvLayout, RangesAreAlignedDisjointAndInside) {
+  const KvType all[] = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kI8, KvType::kI4};
   for (const int block_tokens : {8, 16, 32, 64, 128, 256}) {
-    for (const KvType k : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
-      for (const KvType v : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+    for (const KvType k : all) {
+      for (const KvType v : all) {
+        if (!KvPairServed(k, v)) continue;
         const std::vector<LayerKv> layers = {Full(1, 3, 5), Full(7, 1, 9), Full(2, 8, 8)};
         const auto layout = KvLayout::Make(layers, block_tokens, k, v);
         ASSERT_TRUE(layout.ok());
@@ -43,9 +45,8 @@ TEST(KvLayout, RangesAreAlignedDisjointAndInside) {
           EXPECT_EQ(slot.v_offset % 64, 0u);
           EXPECT_GE(slot.k_offset, end);
           EXPECT_GE(slot.v_offset, slot.k_offset + slot.k_bytes);
-          EXPECT_EQ(slot.k_bytes * 8,
-                    static_cast<size_t>(block_tokens * slot.spec.kv_heads * slot.spec.k_dim) *
-                        KvElementBits(k));
+          EXPECT_EQ(slot.k_bytes, static_cast<size_t>(slot.spec.kv_heads) *
+                                      KvKeyPlane(k, block_tokens, slot.spec.k_dim).head());
           end = slot.v_offset + slot.v_bytes;
         }
         EXPECT_GE(layout->block_bytes(), end);
@@ -54,6 +55,40 @@ TEST(KvLayout, RangesAreAlignedDisjointAndInside) {
                   static_cast<double>(layout->block_bytes()));
       }
     }
+  }
+}
+
+// Tokens in the same bytes against f16, in the demo model's shape and others with heads of 64.
+TEST(KvLayout, SmallerFormatsHoldMoreTokens) {
+  for (const int heads : {3, 8}) {
+    for (const int block_tokens : {16, 32, 64, 256}) {
+      const std::vector<LayerKv> layers(30, Full(heads, 64, 64));
+      const auto tokens = [&](KvType k, KvType v) {
+        const auto layout = KvLayout::Make(layers, block_tokens, k, v);
+        EXPECT_TRUE(layout.ok());
+        const size_t pool = size_t{1} << 30;
+        return static_cast<double>(pool / layout->block_bytes()) * block_tokens;
+      };
+      const double f16 = tokens(KvType::kF16, KvType::kF16);
+      EXPECT_GE(tokens(KvType::kI8, KvType::kI8), 1.9 * f16) << heads << " " << block_tokens;
+      EXPECT_GE(tokens(KvType::kI4, KvType::kI4), 3.5 * f16) << heads << " " << block_tokens;
+      EXPECT_GE(tokens(KvType::kI8, KvType::kI4), 2.4 * f16) << heads << " " << block_tokens;
+    }
+  }
+}
+
+TEST(KvLayout, LayersMayDiffer) {
+  const std::vector<LayerKv> layers(3, Full(2, 64, 64));
+  const std::vector<KvPair> types = {
+      {KvType::kI8, KvType::kI8}, {KvType::kI4, KvType::kI4}, {KvType::kI8, KvType::kI4}};
+  const auto layout = KvLayout::Make(layers, 16, types);
+  ASSERT_TRUE(layout.ok());
+  for (size_t i = 0; i < types.size(); ++i) {
+    const LayerSlot& slot = layout->layers()[i];
+    EXPECT_EQ(slot.k_type, types[i].k);
+    EXPECT_EQ(slot.v_type, types[i].v);
+    EXPECT_EQ(slot.k_bytes, 2 * KvKeyPlane(types[i].k, 16, 64).head());
+    EXPECT_EQ(slot.v_bytes, 2 * KvValuePlane(types[i].v, 16, 64).head());
   }
 }
 
@@ -70,9 +105,12 @@ TEST(KvLayout, RefusesWithANameWhatHasNoKernels) {
     refused(KvLayout::Make(good, tokens, KvType::kF16, KvType::kF16), StatusCode::kInvalidArgument,
             std::to_string(tokens));
   }
-  refused(KvLayout::Make(good, 16, KvType::kI8, KvType::kF16), StatusCode::kUnimplemented, "i8");
-  refused(KvLayout::Make(good, 16, KvType::kF16, KvType::kFp8E4M3), StatusCode::kUnimplemented,
-          "fp8_e4m3");
+  refused(KvLayout::Make(good, 16, KvType::kI8, KvType::kF16), StatusCode::kUnimplemented,
+          "K in i8 with V in f16");
+  refused(KvLayout::Make(good, 16, KvType::kI4, KvType::kI8), StatusCode::kUnimplemented,
+          "i8/i8, i8/i4, i4/i4");
+  refused(KvLayout::Make(std::vector<LayerKv>{Full(1, 1100, 8)}, 16, KvType::kI8, KvType::kI8),
+          StatusCode::kUnimplemented, "1024");
   refused(KvLayout::Make({}, 16, KvType::kF16, KvType::kF16), StatusCode::kInvalidArgument,
           "layer");
   const std::pair<LayerCacheKind, const char*> kinds[] = {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <utility>
 
 namespace kvasir {
 namespace {
@@ -35,12 +37,62 @@ TEST(KvFormat, UnknownNamesAreRefusedWithTheList) {
 }
 
 TEST(KvFormat, ServedAreTheFormatsWithKernels) {
-  EXPECT_EQ(KvTypesServedList(), "f32, f16, bf16");
-  EXPECT_TRUE(KvTypeServed(KvType::kBf16));
-  EXPECT_FALSE(KvTypeServed(KvType::kI8));
-  EXPECT_EQ(KvElementBits(KvType::kF32), 32u);
-  EXPECT_EQ(KvElementBits(KvType::kBf16), 16u);
-  EXPECT_EQ(KvElementBits(KvType::kI4), 4u);
+  const KvType all[] = {KvType::kF32, KvType::kF16,     KvType::kBf16,   KvType::kI8,
+                        KvType::kI4,  KvType::kFp8E4M3, KvType::kFp8E5M2};
+  for (const KvType k : all) {
+    const bool listed = ("," + KvTypesServedList() + ",").find(KvTypeName(k)) != std::string::npos;
+    EXPECT_EQ(KvTypeServed(k), listed) << KvTypeName(k);
+    for (const KvType v : all) {
+      const bool integers = KvTypeIsInteger(k) && KvTypeIsInteger(v);
+      const bool floats = !KvTypeIsInteger(k) && !KvTypeIsInteger(v);
+      const bool other_way = k == KvType::kI4 && v == KvType::kI8;
+      EXPECT_EQ(KvPairServed(k, v),
+                KvTypeServed(k) && KvTypeServed(v) && ((integers && !other_way) || floats))
+          << KvTypeName(k) << " " << KvTypeName(v);
+    }
+  }
+  EXPECT_EQ(KvElementBytes(KvType::kF32), 4u);
+  EXPECT_EQ(KvElementBytes(KvType::kBf16), 2u);
+}
+
+// Heads of 64: what a block of 16 tokens takes, and that no more tokens fit than the arithmetic
+// says.
+TEST(KvFormat, PlanesAreTheStatedBytes) {
+  EXPECT_EQ(KvKeyPlane(KvType::kF16, 16, 64).head(), 16u * 128);
+  EXPECT_EQ(KvKeyPlane(KvType::kI8, 16, 64).head(), 16u * 66);
+  EXPECT_EQ(KvValuePlane(KvType::kI8, 16, 64).head(), 16u * 66);
+  EXPECT_EQ(KvKeyPlane(KvType::kI4, 16, 64).head(), 16u * 36);
+  EXPECT_EQ(KvValuePlane(KvType::kI4, 16, 64).head(), 16u * 36);
+  EXPECT_EQ(KvKeyPlane(KvType::kI4, 16, 80).head(), 16u * (40 + 6));
+  EXPECT_EQ(KvValuePlane(KvType::kI4, 16, 25).head(), 16u * (13 + 2));
+  EXPECT_EQ(KvKeyPlane(KvType::kFp8E4M3, 16, 64).head(), 16u * 66);
+  EXPECT_EQ(KvKeyPlane(KvType::kFp8E5M2, 16, 64).head(), 16u * 64);
+}
+
+// Every code of i8 and i4 has a place of its own inside the plane, and a byte belongs to one token.
+TEST(KvFormat, CodesAreAPermutation) {
+  for (const KvType type : {KvType::kI8, KvType::kI4}) {
+    for (const int block : {8, 16, 64}) {
+      for (const int dim : {1, 4, 31, 33, 64, 80}) {
+        std::set<std::pair<size_t, bool>> keys, values;
+        std::map<size_t, int> key_token, value_token;
+        for (int t = 0; t < block; ++t) {
+          for (int c = 0; c < dim; ++c) {
+            const KvCodePlace k = KvKeyCode(type, block, dim, t, c);
+            const KvCodePlace v = KvValueCode(type, dim, t, c);
+            keys.insert({k.byte, k.high});
+            values.insert({v.byte, v.high});
+            EXPECT_EQ(key_token.emplace(k.byte, t).first->second, t);
+            EXPECT_EQ(value_token.emplace(v.byte, t).first->second, t);
+            EXPECT_LT(k.byte, KvKeyPlane(type, block, dim).codes);
+            EXPECT_LT(v.byte, KvValuePlane(type, block, dim).codes);
+          }
+        }
+        EXPECT_EQ(keys.size(), static_cast<size_t>(block * dim));
+        EXPECT_EQ(values.size(), static_cast<size_t>(block * dim));
+      }
+    }
+  }
 }
 
 // Every (token, channel) has a place of its own inside the head, and 16 tokens of one channel are

@@ -18,19 +18,17 @@ class PagedCache {
  public:
   PagedCache(const ModelConfig& config, KvType type, int block_tokens, int sequences,
              int max_tokens, uint64_t seed = 1) {
-    const size_t element = KvElementBits(type) / 8;
     size_t stride = 0;
-    const auto take = [&](int dim) {
+    const auto take = [&](const KvPlane& plane) {
       const size_t at = stride;
-      stride += element * static_cast<size_t>(block_tokens) * static_cast<size_t>(config.kv_heads) *
-                static_cast<size_t>(dim);
+      stride += plane.head() * static_cast<size_t>(config.kv_heads);
       stride = (stride + 63) / 64 * 64;
       return at;
     };
     for (int layer = 0; layer < config.layers; ++layer) {
       PagedKv kv;
-      kv.k_offset = take(config.k_dim);
-      kv.v_offset = take(config.v_dim);
+      kv.k_offset = take(KvKeyPlane(type, block_tokens, config.k_dim));
+      kv.v_offset = take(KvValuePlane(type, block_tokens, config.v_dim));
       kv.block_tokens = block_tokens;
       kv.kv_heads = config.kv_heads;
       kv.k_dim = config.k_dim;
