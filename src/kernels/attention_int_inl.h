@@ -33,6 +33,8 @@ struct KeyAt {
   const std::byte* more;  // the second tile, if the vector spans two
   const std::byte* scales;
   const std::byte* more_scales;
+  ptrdiff_t soon;   // from codes to what is wanted after N vectors like this one
+  ptrdiff_t later;  // see SpanRows
 };
 
 template <class V, KvType kType>
@@ -52,6 +54,16 @@ inline KeyAt<V> KeyOf(const SpanRows& in, int index) {
     at.more = second;
     at.more_scales = second + in.k_scales;
   }
+  return at;
+}
+
+template <class V, KvType kType, int N>
+inline KeyAt<V> KeyAhead(const SpanRows& in, int index) {
+  KeyAt<V> at = KeyOf<V, kType>(in, index);
+  const bool known = (index + N) * V::kLanes < in.blocks * in.block_tokens;
+  at.soon = known ? KeyOf<V, kType>(in, index + N).codes - at.codes : 0;
+  const int block = index * V::kLanes / in.block_tokens;
+  at.later = in.k_ahead[block] - in.k[block];
   return at;
 }
 
@@ -83,16 +95,8 @@ void IntScores(const SpanRows& in, int index) {
   const float* query_scales = in.q + quads * 2 * R;
   const auto* init = reinterpret_cast<const int32_t*>(query_scales + R);
   KeyAt<V> at[N];
-  ptrdiff_t soon[N];
-  ptrdiff_t later[N];  // see SpanRows
 #pragma GCC unroll 16
-  for (int n = 0; n < N; ++n) {
-    at[n] = KeyOf<V, kType>(in, index + n);
-    const bool known = (index + N + n) * V::kLanes < in.blocks * in.block_tokens;
-    soon[n] = known ? KeyOf<V, kType>(in, index + N + n).codes - at[n].codes : 0;
-    const int block = (index + n) * V::kLanes / in.block_tokens;
-    later[n] = in.k_ahead[block] - in.k[block];
-  }
+  for (int n = 0; n < N; ++n) at[n] = KeyAhead<V, kType, N>(in, index + n);
   F score[R][N];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -113,8 +117,8 @@ void IntScores(const SpanRows& in, int index) {
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         const std::byte* p = at[n].codes + static_cast<size_t>(l) * line;
-        FetchSoon(p + soon[n]);
-        FetchLater(p + later[n]);
+        FetchSoon(p + at[n].soon);
+        FetchLater(p + at[n].later);
         V::template LoadKey<kType, kSplit>(p, at[n].more + static_cast<size_t>(l) * line, key[n]);
       }
 #pragma GCC unroll 2
