@@ -64,10 +64,11 @@ struct IntVec8 : Vec8 {
   }
 
   // Halves.
-  static float HalfToFloat(uint16_t h) { return _cvtsh_ss(h); }
+  static float HalfToFloat(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
   static uint16_t FloatToFiniteHalf(float f) {
     const float held = f > 65504.0F ? 65504.0F : f < -65504.0F ? -65504.0F : f;
-    return _cvtss_sh(held, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i half = _mm_cvtps_ph(_mm_set_ss(held), _MM_FROUND_TO_NEAREST_INT);
+    return static_cast<uint16_t>(_mm_cvtsi128_si32(half));
   }
   static void HalvesToFloats(const std::byte* p, float* out) {
     Put(out, LoadScales<false>(p, nullptr));

@@ -145,17 +145,7 @@ Model RowModel(const Scene& scene, const TestCache& cache, const TestSequence& s
   const AttentionCase& c = scene.c;
   const int kv_head = head / c.group;
   const size_t tokens = static_cast<size_t>(row) + 1;
-  std::vector<double> q(static_cast<size_t>(c.k_dim));
-  for (int i = 0; i < c.k_dim; ++i) {
-    const auto at = static_cast<size_t>(i);
-    q[at] = static_cast<double>(
-                s.q[static_cast<size_t>(row) * s.ldq + static_cast<size_t>(head * c.k_dim + i)]) *
-            c.scale;
-    if (!scene.balance.empty()) {
-      q[at] *= scene.balance[static_cast<size_t>(kv_head * c.k_dim + i)];
-    }
-  }
-  q = Rotated(q);
+  const std::vector<double> q = Query(scene, s, row, head);
   const double amax = Largest(q);
   const double rounds = std::log2(HadamardBlock(c.k_dim)) + c.k_dim / 32.0 + 10;
   std::vector<double> score(tokens), weight(tokens);
