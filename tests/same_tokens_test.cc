@@ -406,8 +406,8 @@ TEST(SameTokens, SmallFormatsOnTheDemoModel) {
     plan.seed = Seed();
     plan.kv = kv;
     plan.longest_prompt = 40;
-    plan.schedules = kSanitized ? 1 : 3;
-    plan.max_neighbours = kSanitized ? 3 : 6;
+    plan.schedules = kSanitized ? 2 : 6;
+    plan.max_neighbours = kSanitized ? 5 : 10;
     plan.max_model_len = 64;
     Check(path, plan);
   }
