@@ -14,6 +14,7 @@
 #include "apps/kv_flags.h"
 #include "apps/line_reader.h"
 #include "apps/model_path.h"
+#include "apps/thread_flags.h"
 #include "base/hash.h"
 
 namespace kvasir {
@@ -53,6 +54,37 @@ TEST(LineReader, LinesContinuationsAndTheLastOne) {
   }
   EXPECT_EQ(reader.Next().kind, LineReader::Kind::kEnd);
   EXPECT_EQ(reader.Next().kind, LineReader::Kind::kEnd);
+}
+
+TEST(ThreadFlags, ThreadsAndWhereTheyRun) {
+  const std::vector<int> allowed = {0, 1, 2, 3};
+  const std::vector<int> spread = {0, 2, 1, 3};  // two cores of two threads
+  const auto plan = [&](int32_t threads, const std::string& pin, int usable = 4) {
+    ThreadFlags flags;
+    flags.threads = threads;
+    flags.pin = pin;
+    return flags.Plan(allowed, spread, usable, std::min(usable, 2));
+  };
+  EXPECT_EQ(plan(0, "off")->threads, 2);
+  EXPECT_TRUE(plan(0, "off")->cpus.empty());
+  EXPECT_EQ(plan(0, "cores")->cpus, std::vector<int>({0, 2}));
+  EXPECT_EQ(plan(3, "cores")->cpus, std::vector<int>({0, 2, 1}));
+  EXPECT_EQ(plan(0, "1-3")->cpus, std::vector<int>({1, 2, 3}));
+  EXPECT_EQ(plan(0, "1-3")->threads, 3);
+  EXPECT_EQ(plan(2, "3,1,0")->cpus, std::vector<int>({3, 1}));
+  EXPECT_EQ(plan(4, "off")->warning, "");
+  EXPECT_EQ(plan(5, "off")->warning,
+            "5 compute threads on 4 CPUs (affinity and cgroup quota): they wait for each other; "
+            "--threads 2 is faster");
+  EXPECT_NE(plan(2, "off", 1)->warning, "");
+  EXPECT_NE(plan(0, "0-3", 2)->warning, "");
+  for (const auto& [threads, pin] : std::vector<std::pair<int32_t, std::string>>{
+           {5, "cores"}, {3, "0,1"}, {0, "4"}, {0, ""}, {0, "on"}, {0, "0,,1"}}) {
+    const auto refused = plan(threads, pin);
+    ASSERT_FALSE(refused.ok()) << pin;
+    EXPECT_EQ(refused.status().field(), "pin-threads");
+    EXPECT_NE(refused.status().message().find("--pin-threads"), std::string::npos);
+  }
 }
 
 TEST(LineReader, AnInterruptDropsWhatWasTyped) {

@@ -9,6 +9,7 @@
 
 #include "apps/model_path.h"
 #include "base/units.h"
+#include "env/machine.h"
 #include "server/tokenizer_from_gguf.h"
 
 namespace kvasir {
@@ -51,6 +52,7 @@ class LoadLine {
 
 Status ModelFlags::Complete() {
   KVASIR_RETURN_IF_ERROR(ParsePrecision(precision).status());
+  KVASIR_RETURN_IF_ERROR(threads.Plan().status());
   KVASIR_RETURN_IF_ERROR(kv.Validate());
   KVASIR_RETURN_IF_ERROR(cache.Apply(&engine));
   return engine.Validate();
@@ -59,9 +61,7 @@ Status ModelFlags::Complete() {
 void AddModelFlags(CLI::App* app, ModelFlags* flags) {
   app->add_option("MODEL,--model", flags->model, "a .gguf file (the first of its shards), or demo")
       ->required();
-  app->add_option("--threads", flags->threads,
-                  "compute threads (default: the physical cores allowed)")
-      ->check(CLI::Range(1, 1024));
+  AddThreadFlags(app, &flags->threads);
   app->add_option(
          "--precision", flags->precision,
          "fast (8-bit activations), default (8 bits, the model's outlier blocks and output "
@@ -80,7 +80,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   StackOptions options;
   KVASIR_ASSIGN_OR_RETURN(options.model_path, ResolveModelPath(flags.model));
   KVASIR_ASSIGN_OR_RETURN(options.precision, ParsePrecision(flags.precision));
-  options.threads = flags.threads;
+  KVASIR_ASSIGN_OR_RETURN(ThreadPlan threads, flags.threads.Plan());
+  if (!threads.warning.empty()) spdlog::warn("{}", threads.warning);
+  options.threads = threads.threads;
+  options.cpus = std::move(threads.cpus);
   options.block_tokens = flags.kv.block_size;
   options.kv_type_k = flags.kv.type_k();
   options.kv_type_v = flags.kv.type_v();
@@ -141,7 +144,8 @@ std::string LoadedModel::Describe() const {
   const ModelConfig& config = stack_->model().config();
   const int64_t pool_tokens = info.pool_blocks * info.block_tokens;
   return "model " + name_ + " (" + config.architecture + ", " + std::to_string(config.layers) +
-         " layers, " + FormatSize(stack_->model().weight_bytes()) + " of weights), context " +
+         " layers, " + FormatSize(stack_->model().weight_bytes()) + " of weights; " +
+         FormatSize(HugePageBytes()) + " on huge pages), context " +
          std::to_string(info.max_model_len) + " tokens, precision " + info.precision + ", isa " +
          info.isa + ", " + std::to_string(info.threads) + " threads; KV pool " +
          std::to_string(pool_tokens) + " tokens, " + FormatSize(stack_->pool_bytes()) + ", " +

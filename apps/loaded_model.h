@@ -8,6 +8,7 @@
 
 #include "apps/cache_flags.h"
 #include "apps/kv_flags.h"
+#include "apps/thread_flags.h"
 #include "base/status.h"
 #include "engine/cpu_stack.h"
 #include "env/clock.h"
@@ -20,7 +21,7 @@ namespace kvasir {
 struct ModelFlags {
   std::string model;  // MODEL as typed
   std::string served_name;
-  int32_t threads = 0;
+  ThreadFlags threads;
   std::string precision = "default";
   KvFlags kv;
   CacheFlags cache;
@@ -30,7 +31,8 @@ struct ModelFlags {
   Status Complete();
 };
 
-// MODEL, --threads, --precision, --max-model-len, the KV flags and those of the prefix cache.
+// MODEL, --threads, --pin-threads, --precision, --max-model-len, the KV flags and those of the
+// prefix cache.
 void AddModelFlags(CLI::App* app, ModelFlags* flags);
 
 class LoadedModel {

@@ -39,6 +39,8 @@ class Executor {
   virtual ~Executor() = default;
   virtual int workers() const = 0;
   virtual void ParallelFor(size_t parts, FunctionRef<void(size_t part, int worker)> body) = 0;
+  // Said once by a thread that will be the caller from now on: threads bound to CPUs bind it too.
+  virtual void BindCaller() {}
 };
 
 // Runs everything in the calling thread.

@@ -71,6 +71,7 @@ class LocalCpuStack final : public CpuStack {
   Status Build(const StackOptions& options, StepObserver* observer, const StackProgress& progress);
 
  private:
+  Status MakeExecutor(const StackOptions& options);
   Status LoadModel(const StackOptions& options, const StackProgress& progress);
   Status Calibrate(const StackOptions& options, const StackProgress& progress);
 
@@ -84,6 +85,17 @@ class LocalCpuStack final : public CpuStack {
   Calibration calibration_;
   std::vector<std::string> notes_;
 };
+
+Status LocalCpuStack::MakeExecutor(const StackOptions& options) {
+  const int threads = options.threads > 0 ? options.threads : PhysicalCores();
+  if (!options.cpus.empty() && options.cpus.size() != static_cast<size_t>(threads)) {
+    return InvalidArgument("--pin-threads names " + std::to_string(options.cpus.size()) +
+                               " CPUs for " + std::to_string(threads) + " threads",
+                           "--pin-threads");
+  }
+  executor_ = std::make_unique<ThreadPool>(threads, options.cpus);
+  return Status::Ok();
+}
 
 Status LocalCpuStack::LoadModel(const StackOptions& options, const StackProgress& progress) {
   KVASIR_ASSIGN_OR_RETURN(model_, Model::Load(options.model_path, *executor_, [&](double fraction) {
@@ -128,7 +140,7 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                           ParseKvTypeSpec(options.kv_type_k, "--kv-type-k"));
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v_spec,
                           ParseKvTypeSpec(options.kv_type_v, "--kv-type-v"));
-  executor_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : PhysicalCores());
+  KVASIR_RETURN_IF_ERROR(MakeExecutor(options));
   KVASIR_RETURN_IF_ERROR(LoadModel(options, progress));
   const ModelConfig& config = model_->config();
   KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> kv_types,

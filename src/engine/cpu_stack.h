@@ -16,7 +16,8 @@ namespace kvasir {
 
 struct StackOptions {
   std::string model_path;
-  int32_t threads = 0;  // 0: physical cores allowed
+  int32_t threads = 0;    // 0: physical cores allowed
+  std::vector<int> cpus;  // one a thread: each is bound to its own; empty: none is bound
   int32_t block_tokens = 16;
   uint64_t kv_bytes = 0;  // 0: half of free memory, no more than max_num_seqs full contexts need
   int64_t kv_blocks = 0;  // wins over kv_bytes

@@ -135,19 +135,18 @@ uint64_t MemAvailableBytes(const std::string& root) {
   return kib && *kib > 0 ? static_cast<uint64_t>(*kib) * 1024 : 0;
 }
 
+std::pair<int64_t, int64_t> CoreOf(const std::string& root, int cpu) {
+  const std::string folder =
+      root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology";
+  const auto package = ReadNumber(folder + "/physical_package_id");
+  const auto core = ReadNumber(folder + "/core_id");
+  if (core && *core >= 0) return {package.value_or(0), *core};
+  return {-2, cpu};
+}
+
 int CountCores(const std::string& root, std::span<const int> cpus) {
   std::set<std::pair<int64_t, int64_t>> cores;
-  for (const int cpu : cpus) {
-    const std::string folder =
-        root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology";
-    const auto package = ReadNumber(folder + "/physical_package_id");
-    const auto core = ReadNumber(folder + "/core_id");
-    if (core && *core >= 0) {
-      cores.emplace(package.value_or(0), *core);
-    } else {
-      cores.emplace(-2, cpu);
-    }
-  }
+  for (const int cpu : cpus) cores.insert(CoreOf(root, cpu));
   return static_cast<int>(cores.size());
 }
 

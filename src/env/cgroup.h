@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvasir::internal {
@@ -29,9 +30,11 @@ std::optional<uint64_t> CgroupMemoryLeft(const std::string& root);
 // MemAvailable of /proc/meminfo; 0 if unreadable.
 uint64_t MemAvailableBytes(const std::string& root);
 
-// How many different cores the given logical CPUs belong to
-// (/sys/devices/system/cpu/cpuN/topology). A CPU whose topology cannot be read counts as a core of
-// its own.
+// The core of a logical CPU (/sys/devices/system/cpu/cpuN/topology): its package and number. A CPU
+// whose topology cannot be read counts as a core of its own.
+std::pair<int64_t, int64_t> CoreOf(const std::string& root, int cpu);
+
+// How many different cores the given logical CPUs belong to.
 int CountCores(const std::string& root, std::span<const int> cpus);
 
 }  // namespace kvasir::internal

@@ -1,6 +1,5 @@
 #include "env/machine.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,28 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "env/affinity.h"
 #include "env/cgroup.h"
 
 namespace kvasir {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-
-std::vector<int> AllowedCpus() {
-  // The mask must be at least as large as the kernel's; grow until it fits.
-  for (int bits = 1024; bits <= (1 << 20); bits *= 4) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(bits));
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(bits));
-    std::vector<int> cpus;
-    const bool fits = sched_getaffinity(0, bytes, set) == 0;
-    for (int cpu = 0; fits && cpu < bits; ++cpu) {
-      if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set)) cpus.push_back(cpu);
-    }
-    CPU_FREE(set);
-    if (fits) return cpus;
-  }
-  return {0};
-}
 
 size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -55,6 +39,16 @@ uint64_t ResidentBytes() {
   uint64_t resident = 0;
   file >> total >> resident;
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+uint64_t HugePageBytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  uint64_t kib = 0;
+  while (file >> word) {
+    if (word == "AnonHugePages:" && file >> kib) return kib * 1024;
+  }
+  return 0;
 }
 
 std::string CpuModelName() {

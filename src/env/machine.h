@@ -12,6 +12,7 @@ int PhysicalCores();  // allowed to this process: affinity mask, cgroup v1/v2 qu
                       // counted once; >= 1
 uint64_t FreeMemoryBytes();  // MemAvailable, no more than what the cgroup leaves
 uint64_t ResidentBytes();    // of this process
+uint64_t HugePageBytes();    // of them on huge pages; walks the page tables (milliseconds)
 std::string CpuModelName();
 
 // Zeroed anonymous memory, 2 MiB aligned, huge pages asked for with madvise. Null if the system

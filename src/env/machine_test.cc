@@ -97,6 +97,7 @@ TEST(Machine, TheRealOneIsPlausible) {
   EXPECT_LE(PhysicalCores(), sysconf(_SC_NPROCESSORS_CONF));
   EXPECT_GT(FreeMemoryBytes(), 0u);
   EXPECT_GT(ResidentBytes(), 100u * 1024);
+  EXPECT_LE(HugePageBytes(), ResidentBytes());
   EXPECT_FALSE(CpuModelName().empty());
 }
 

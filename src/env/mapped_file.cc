@@ -64,17 +64,23 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void MappedFile::DropPages(size_t offset, size_t length) const {
+void MappedFile::Advise(size_t offset, size_t length, int advice) const {
   if (data_ == nullptr || offset >= size_) return;
   if (length > size_ - offset) length = size_ - offset;
-  // Rounded outwards: a neighbour's bytes on the same page are read again from the page cache when
-  // needed.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t first = offset / page * page;
   const size_t last = offset + length;
-  if (last > first) {
-    madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
-  }
+  if (last > first) madvise(const_cast<std::byte*>(data_) + first, last - first, advice);
+}
+
+// Rounded outwards: a neighbour's bytes on the same page are read again from the page cache when
+// needed.
+void MappedFile::DropPages(size_t offset, size_t length) const {
+  Advise(offset, length, MADV_DONTNEED);
+}
+
+void MappedFile::WillRead(size_t offset, size_t length) const {
+  Advise(offset, length, MADV_WILLNEED);
 }
 
 }  // namespace kvasir

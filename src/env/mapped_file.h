@@ -22,9 +22,13 @@ class MappedFile {
   // Tells the kernel that these bytes will not be read again soon, so that they do not count as
   // resident.
   void DropPages(size_t offset, size_t length) const;
+  // Tells the kernel that these bytes will be read soon: it fetches from the disk what is not in
+  // memory, meanwhile. Both are clipped to the file.
+  void WillRead(size_t offset, size_t length) const;
 
  private:
   MappedFile() = default;
+  void Advise(size_t offset, size_t length, int advice) const;
   std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;

@@ -69,6 +69,9 @@ TEST_F(MappedFileTest, DroppedPagesLeaveMemoryAndReadTheSameAgain) {
   file->DropPages(size - 10, SIZE_MAX);  // clipped
   file->DropPages(SIZE_MAX, 1);          // nothing there
   file->DropPages(4097, 0);
+  file->WillRead(0, size);  // advice changes nothing that is read
+  file->WillRead(size - 10, SIZE_MAX);
+  file->WillRead(SIZE_MAX, 1);
   EXPECT_TRUE(all_x());
 }
 

@@ -6,9 +6,11 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "env/affinity.h"
 
 namespace kvasir {
 namespace {
@@ -64,9 +66,19 @@ constexpr bool HasWork(uint64_t word) {
 // ticket is counted in done_, because the caller waits for done_ == count. Sleepers: both sides use
 // seq_cst, so either the publisher sees the sleeper counted, or the sleeper sees the tickets.
 struct ThreadPool::Impl {
-  explicit Impl(int n) : workers(n) {
+  Impl(int n, std::vector<int> bound_to) : workers(n), cpus(std::move(bound_to)) {
     threads.reserve(static_cast<size_t>(n - 1));
-    for (int i = 1; i < n; ++i) threads.emplace_back([this, i] { Loop(i); });
+    for (int i = 1; i < n; ++i) {
+      threads.emplace_back([this, i] {
+        Bind(i);
+        Loop(i);
+      });
+    }
+  }
+
+  void Bind(int worker) {
+    if (cpus.empty() || PinThisThread(cpus[static_cast<size_t>(worker)])) return;
+    refused.store(true);
   }
 
   ~Impl() {
@@ -139,6 +151,8 @@ struct ThreadPool::Impl {
   }
 
   const int workers;
+  const std::vector<int> cpus;  // by worker; empty: not bound
+  std::atomic<bool> refused{false};
   alignas(64) std::atomic<uint64_t> tickets{0};
   alignas(64) std::atomic<uint64_t> done{0};
   alignas(64) std::atomic<int> sleepers{0};
@@ -154,9 +168,18 @@ struct ThreadPool::Impl {
   std::vector<std::thread> threads;
 };
 
-ThreadPool::ThreadPool(int workers) {
+ThreadPool::ThreadPool(int workers, std::vector<int> cpus) {
   KVASIR_CHECK(workers >= 1 && workers <= 4096);
-  impl_ = std::make_unique<Impl>(workers);
+  KVASIR_CHECK(cpus.empty() || cpus.size() == static_cast<size_t>(workers));
+  impl_ = std::make_unique<Impl>(workers, std::move(cpus));
+}
+
+void ThreadPool::BindCaller() {
+  impl_->Bind(0);
+}
+
+bool ThreadPool::pinned() const {
+  return !impl_->cpus.empty() && !impl_->refused.load();
 }
 
 ThreadPool::~ThreadPool() = default;

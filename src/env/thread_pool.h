@@ -1,8 +1,12 @@
 // The executor of the server: N-1 threads and the caller. Workers spin for a short while between
 // the pieces of a step and sleep between steps, since these hosts are shared.
+//
+// With `cpus` worker i runs on cpus[i] only (the caller, worker 0, after BindCaller). What the
+// system refuses is left unbound: pinned() says how it went.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/parallel.h"
 
@@ -10,10 +14,13 @@ namespace kvasir {
 
 class ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(int workers);  // the caller of ParallelFor is worker 0
+  // The caller of ParallelFor is worker 0. cpus: empty, or one per worker (env/affinity.h).
+  explicit ThreadPool(int workers, std::vector<int> cpus = {});
   ~ThreadPool() override;
   int workers() const override;
   void ParallelFor(size_t parts, FunctionRef<void(size_t part, int worker)> body) override;
+  void BindCaller() override;
+  bool pinned() const;  // every thread that was to be bound is
 
  private:
   struct Impl;

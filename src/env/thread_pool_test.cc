@@ -1,6 +1,7 @@
 #include "env/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "env/affinity.h"
 
 namespace kvasir {
 namespace {
@@ -97,6 +99,40 @@ TEST(ThreadPool, StartsAndStopsManyTimes) {
     ThreadPool pool(1 + i % 5);
     if (i % 2 == 0) pool.ParallelFor(3, [](size_t, int) {});
   }
+}
+
+TEST(ThreadPool, BoundWorkersRunWhereTheyShould) {
+  const std::vector<int> allowed = AllowedCpus();
+  std::vector<int> cpus;  // one CPU may carry several workers
+  for (size_t i = 0; i < 3; ++i) cpus.push_back(allowed[i % allowed.size()]);
+  std::thread caller([&] {  // its binding goes away with it
+    ThreadPool pool(3, cpus);
+    pool.BindCaller();
+    std::atomic<int> here{0};
+    std::vector<int> seen(3, -1);
+    pool.ParallelFor(3, [&](size_t, int worker) {
+      here.fetch_add(1);
+      while (here.load() < 3) std::this_thread::yield();
+      seen[static_cast<size_t>(worker)] = sched_getcpu();
+    });
+    EXPECT_EQ(seen, cpus);
+    EXPECT_TRUE(pool.pinned());
+  });
+  caller.join();
+  EXPECT_EQ(AllowedCpus(), allowed);
+  ThreadPool loose(2);
+  loose.BindCaller();
+  EXPECT_FALSE(loose.pinned());
+  EXPECT_EQ(AllowedCpus(), allowed);
+}
+
+TEST(ThreadPool, ARefusedBindingIsKnownAndHarmless) {
+  ThreadPool pool(2, {1 << 19, 1 << 19});
+  pool.BindCaller();
+  int sum = 0;
+  pool.ParallelFor(1, [&](size_t, int) { ++sum; });
+  EXPECT_EQ(sum, 1);
+  EXPECT_FALSE(pool.pinned());
 }
 
 TEST(ThreadPoolDeathTest, IsNotReentrant) {

@@ -1,12 +1,11 @@
 #include "kernels/packed_matrix.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
 
+#include "base/big_pages.h"
 #include "base/check.h"
 #include "quant/block_codes.h"
 #include "quant/float16.h"
@@ -19,7 +18,6 @@ using internal::kTileRows;
 using internal::TileFormat;
 using internal::TileFormatOf;
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kDimensionMax = int64_t{1} << 31;
 
 size_t RoundUp(size_t n, size_t to) {
@@ -162,15 +160,6 @@ bool PlanTiles(PackedMatrix::Rep& rep) {
   return true;
 }
 
-// Large matrices on huge pages where the system gives them on request: fewer TLB misses while
-// streaming.
-uint8_t* Allocate(size_t bytes) {
-  const bool huge = bytes >= 4 * kHugePage;
-  void* p = std::aligned_alloc(huge ? kHugePage : 64, RoundUp(bytes, huge ? kHugePage : 64));
-  if (p != nullptr && huge) madvise(p, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-  return static_cast<uint8_t*>(p);
-}
-
 }  // namespace
 
 PackedMatrix::PackedMatrix() = default;
@@ -187,7 +176,7 @@ Result<PackedMatrix> PackedMatrix::Pack(std::span<const WeightView> parts, Execu
   rep.columns = parts[0].columns;
   for (const WeightView& part : parts) rep.rows += part.rows;
   if (!PlanTiles(rep)) return InvalidArgument("a matrix larger than the address space");
-  rep.data.reset(Allocate(rep.bytes));
+  rep.data = TakeBigPages(rep.bytes);
   if (rep.data == nullptr) {
     return OutOfMemory("no memory for a matrix of " + std::to_string(rep.bytes) + " bytes");
   }

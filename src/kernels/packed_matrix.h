@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "kernels/matmul.h"
@@ -11,9 +10,6 @@
 namespace kvasir {
 
 struct PackedMatrix::Rep {
-  struct Free {
-    void operator()(uint8_t* p) const { std::free(p); }
-  };
   WeightType type = WeightType::kF32;
   int64_t rows = 0;
   int64_t columns = 0;
@@ -21,7 +17,7 @@ struct PackedMatrix::Rep {
   size_t tile_bytes = 0;     // a multiple of 64
   size_t scales_offset = 0;  // inside a tile
   size_t bytes = 0;
-  std::unique_ptr<uint8_t, Free> data;
+  std::shared_ptr<uint8_t> data;  // TakeBigPages
 };
 
 }  // namespace kvasir
