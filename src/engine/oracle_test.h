@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -35,7 +36,9 @@ inline OracleAnswer Oracle(const Request& request, int32_t choice, int32_t vocab
     history = Extend(history, tokens[i]);
     if (p.prompt_logprobs < 0 || i + 1 == tokens.size()) continue;
     FakeLogits(history, broken, logits);
-    if (!AllFinite(logits)) answer.finish = FinishReason::kError;
+    const bool finite =
+        std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+    if (!finite) answer.finish = FinishReason::kError;
   }
   if (answer.finish == FinishReason::kNone && p.max_tokens == 0)
     answer.finish = FinishReason::kLength;
@@ -95,7 +98,7 @@ class RecordingSink final : public EventSink {
   };
   RecordingSink(RequestId id, int32_t n) : choices(static_cast<size_t>(n)), id_(id) {}
 
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     EXPECT_FALSE(events.empty());
     ++calls;
     for (TokenEvent& event : events) {

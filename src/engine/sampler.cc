@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "kernels/elementwise.h"
+#include "kernels/row_weights.h"
 
 namespace kvasir {
 namespace {
@@ -28,52 +28,32 @@ float Clamp(double value) {
       std::clamp(value, -static_cast<double>(kLargest), static_cast<double>(kLargest)));
 }
 
-// Weight of a token relative to the best one. Differences are taken in double: they cannot
-// overflow.
-double Weight(float logit, float max, double inverse_temperature) {
-  if (logit == kMasked) return 0;
-  const double x = (static_cast<double>(logit) - static_cast<double>(max)) * inverse_temperature;
-  return x < -87.0 ? 0.0 : static_cast<double>(Exp(static_cast<float>(x)));
+// What differences of logits are multiplied with. At most the largest float: 0 times it is 0.
+float Scale(const SamplingParams& params) {
+  return static_cast<float>(
+      std::min(1.0 / static_cast<double>(params.temperature), static_cast<double>(kLargest)));
 }
 
-double InverseTemperature(const SamplingParams& params) {
-  return 1.0 / static_cast<double>(params.temperature);
+// The best so many are tried first where top_p has to sort: usual rows need a few dozen.
+constexpr size_t kHeads[] = {64, 256};
+
+// Weights, 0 to 1, by exponent and four bits more: within a bucket they differ by 6 % at most.
+constexpr size_t kBuckets = 2048;
+size_t BucketOf(float weight) {
+  return std::bit_cast<uint32_t>(weight) >> 19;
 }
 
 }  // namespace
 
-// Both walk 16 numbers abreast, which compilers turn into vector code; the results do not depend on
-// it.
-bool AllFinite(std::span<const float> values) {
-  constexpr size_t kLanes = 16;
-  constexpr uint32_t kExponent = 0x7F800000U;
-  uint32_t bad[kLanes] = {};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
-      bad[j] |=
-          static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i + j]) & kExponent) == kExponent);
-    }
-  }
-  uint32_t any = 0;
-  for (; i < values.size(); ++i) {
-    any |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent);
-  }
-  for (const uint32_t lane : bad) any |= lane;
-  return any == 0;
+bool RowScratch::Look(std::span<const float> row) {
+  maxima.resize(RowBlocks(row.size()));
+  return RowMaxima(row, maxima);
 }
 
-int32_t ArgMax(std::span<const float> values) {
-  constexpr size_t kLanes = 16;
-  float best[kLanes];
-  std::fill(best, best + kLanes, kMasked);
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) best[j] = values[i + j] > best[j] ? values[i + j] : best[j];
-  }
-  float max = *std::max_element(best, best + kLanes);
-  for (; i < values.size(); ++i) max = std::max(max, values[i]);
-  return static_cast<int32_t>(std::find(values.begin(), values.end(), max) - values.begin());
+TokenId RowScratch::First(std::span<const float> row) const {
+  const auto block = std::max_element(maxima.begin(), maxima.end());
+  const auto from = row.begin() + (block - maxima.begin()) * static_cast<ptrdiff_t>(kRowBlock);
+  return static_cast<TokenId>(std::find(from, row.end(), *block) - row.begin());
 }
 
 Sampler::Sampler(int32_t vocab) : vocab_(vocab) {
@@ -84,12 +64,15 @@ Sampler::Sampler(int32_t vocab) : vocab_(vocab) {
 Result<TokenId> Sampler::Sample(std::span<const float> logits, const SampleInput& input) {
   KVASIR_CHECK(static_cast<int32_t>(logits.size()) == vocab_);
   const SamplingParams& params = *input.params;
-  if (!AllFinite(logits)) {
+  if (!row_.Look(logits)) {
     return Internal("logits are not finite at position " + std::to_string(input.tokens.size()));
   }
   std::span<const float> row = logits;
-  if (Adjust(logits, input)) row = adjusted_;
-  const TokenId best = ArgMax(row);
+  if (Adjust(logits, input)) {
+    row = adjusted_;
+    row_.Look(row);
+  }
+  const TokenId best = row_.First(row);
   const float max = row[static_cast<size_t>(best)];
   if (max == kMasked) {
     return InvalidArgument(
@@ -102,8 +85,8 @@ Result<TokenId> Sampler::Sample(std::span<const float> logits, const SampleInput
       CounterUniform(input.seed, static_cast<uint64_t>(input.choice),
                      input.tokens.size() - static_cast<size_t>(input.prompt_tokens));
   const bool restricted = params.top_k > 0 || params.top_p < 1.0F;
-  return restricted ? DrawFromBest(row, max, input, uniform)
-                    : DrawFromAll(row, max, input, uniform);
+  return restricted ? DrawFromBest(row, max, params, uniform)
+                    : DrawFromAll(row, max, params, uniform);
 }
 
 // True if adjusted_ holds the row to be used. A plain request costs no copy.
@@ -173,103 +156,163 @@ void Sampler::Penalise(const SampleInput& input) {
   }
 }
 
-// No top_k, no top_p: one pass for the weights and one along the running sum, in order of token id.
-TokenId Sampler::DrawFromAll(std::span<const float> logits, float max, const SampleInput& input,
-                             double uniform) {
-  const double inverse = InverseTemperature(*input.params);
-  const double floor = static_cast<double>(input.params->min_p);
-  weights_.resize(logits.size());
+// Weights of all tokens and their sum, min_p applied.
+double Sampler::WeighAll(std::span<const float> logits, float max, const SamplingParams& p) {
+  row_.weights.resize(logits.size());
+  row_.sums.resize(RowBlocks(logits.size()));
+  RowWeights(logits, max, Scale(p), p.min_p, row_.weights, row_.sums);
   double total = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const double weight = Weight(logits[i], max, inverse);
-    weights_[i] = weight < floor ? 0.0 : weight;
-    total += weights_[i];
-  }
-  const double target = uniform * total;
+  for (const float sum : row_.sums) total += static_cast<double>(sum);
+  return total;
+}
+
+// No top_k, no top_p: along the sums of blocks, then inside one, in order of token id.
+TokenId Sampler::DrawFromAll(std::span<const float> logits, float max, const SamplingParams& p,
+                             double uniform) {
+  const double target = uniform * WeighAll(logits, max, p);
   double sum = 0;
-  size_t last = 0;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    if (weights_[i] == 0.0) continue;
-    sum += weights_[i];
+  size_t block = 0;
+  for (size_t b = 0; b < row_.sums.size(); ++b) {
+    if (row_.sums[b] == 0.0F) continue;
+    block = b;
+    if (sum + static_cast<double>(row_.sums[b]) > target) break;
+    sum += static_cast<double>(row_.sums[b]);
+  }
+  // Where the sum of a block was rounded up, or all of them, the last token with a weight is taken.
+  size_t last = block * kRowBlock;
+  const size_t end = std::min(logits.size(), (block + 1) * kRowBlock);
+  for (size_t i = block * kRowBlock; i < end; ++i) {
+    if (row_.weights[i] == 0.0F) continue;
     last = i;
+    sum += static_cast<double>(row_.weights[i]);
     if (sum > target) break;
   }
   return static_cast<TokenId>(last);
 }
 
-TokenId Sampler::DrawFromBest(std::span<const float> logits, float max, const SampleInput& input,
+TokenId Sampler::DrawFromBest(std::span<const float> logits, float max, const SamplingParams& p,
                               double uniform) {
-  const SamplingParams& p = *input.params;
-  const double inverse = InverseTemperature(p);
-  const double total = p.top_k > 0 ? KeepTopK(logits, max, p) : KeepLikely(logits, max, p);
-  const size_t kept = SortUntilMass(inverse, max, static_cast<double>(p.top_p) * total);
+  size_t kept = 0;
+  if (p.top_k > 0) {
+    const double total = KeepTopK(logits, max, p);
+    kept = SortUntilMass(Scale(p), max, static_cast<double>(p.top_p) * total);
+  } else {
+    const double total = WeighAll(logits, max, p);
+    const double wanted = static_cast<double>(p.top_p) * total;
+    kept = KeepFew(logits, max, p, wanted);
+    if (kept == 0) return DrawFromMany(logits, max, p, wanted, uniform);
+  }
+  return DrawFromFew(kept, max, p, uniform);
+}
+
+// Of the first `kept` of row_.best, best first.
+TokenId Sampler::DrawFromFew(size_t kept, float max, const SamplingParams& p,
+                             double uniform) const {
+  const float scale = Scale(p);
   double mass = 0;
-  for (size_t i = 0; i < kept; ++i) mass += Weight(candidates_[i].logit, max, inverse);
+  for (size_t i = 0; i < kept; ++i)
+    mass += static_cast<double>(RowWeight(row_.best[i].logit, max, scale));
   const double target = uniform * mass;
   double sum = 0;
   for (size_t i = 0; i < kept; ++i) {
-    sum += Weight(candidates_[i].logit, max, inverse);
-    if (sum > target) return candidates_[i].token;
+    sum += static_cast<double>(RowWeight(row_.best[i].logit, max, scale));
+    if (sum > target) return row_.best[i].token;
   }
-  return candidates_[kept - 1].token;
+  return row_.best[kept - 1].token;
 }
 
-// Both fill candidates_ with what min_p leaves and return the sum of the weights that top_p is
-// measured on.
+// row_.best: what top_k and then min_p leave. Returns the sum of the weights that top_p is measured
+// on.
 double Sampler::KeepTopK(std::span<const float> logits, float max, const SamplingParams& p) {
-  const double inverse = InverseTemperature(p);
-  TopK(logits, static_cast<size_t>(p.top_k), candidates_);
+  const float scale = Scale(p);
+  std::vector<ScoredToken>& best = row_.best;
+  TopK(logits, row_.maxima, static_cast<size_t>(p.top_k), row_.least, best);
   double total = 0;
   size_t kept = 0;
-  for (; kept < candidates_.size(); ++kept) {
-    const double weight = Weight(candidates_[kept].logit, max, inverse);
-    if (weight == 0.0 || weight < static_cast<double>(p.min_p)) break;
-    total += weight;
+  for (; kept < best.size(); ++kept) {
+    const float weight = RowWeight(best[kept].logit, max, scale);
+    if (weight == 0.0F || weight < p.min_p) break;
+    total += static_cast<double>(weight);
   }
-  candidates_.resize(kept);
+  best.resize(kept);
   return total;
 }
 
-// Tokens whose weight is so small that all of them together cannot reach past top_p are left out
-// before sorting: the set that top_p keeps is the same (the factor 1/2 stands far above rounding).
-double Sampler::KeepLikely(std::span<const float> logits, float max, const SamplingParams& p) {
-  const double inverse = InverseTemperature(p);
-  weights_.resize(logits.size());
-  double total = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const double weight = Weight(logits[i], max, inverse);
-    weights_[i] = weight < static_cast<double>(p.min_p) ? 0.0 : weight;
-    total += weights_[i];
+// row_.best: the best few, in order. Returns how many of them top_p keeps; 0: more than these.
+size_t Sampler::KeepFew(std::span<const float> logits, float max, const SamplingParams& p,
+                        double wanted) {
+  const float scale = Scale(p);
+  for (const size_t head : kHeads) {
+    TopK(logits, row_.maxima, head, row_.least, row_.best);
+    double sum = 0;
+    for (size_t i = 0; i < row_.best.size(); ++i) {
+      const float weight = RowWeight(row_.best[i].logit, max, scale);
+      if (weight == 0.0F || weight < p.min_p) return i;  // rounding: no more is left
+      sum += static_cast<double>(weight);
+      if (sum >= wanted) return i + 1;
+    }
   }
-  const double negligible =
-      0.5 * (1.0 - static_cast<double>(p.top_p)) * total / static_cast<double>(logits.size());
-  candidates_.clear();
+  return 0;
+}
+
+// A flat row: top_p keeps hundreds or thousands. Weights are added up in buckets of about equal
+// weight, from the largest down; only the bucket in which the sum reaches `wanted` is put in order.
+// Then a walk over what is kept, in order of token id.
+TokenId Sampler::DrawFromMany(std::span<const float> logits, float max, const SamplingParams& p,
+                              double wanted, double uniform) {
+  buckets_.assign(kBuckets, 0.0);
+  for (size_t i = 0; i < logits.size(); ++i)
+    buckets_[BucketOf(row_.weights[i])] += static_cast<double>(row_.weights[i]);
+  double above = 0;
+  size_t at = kBuckets - 1;
+  while (at > 0 && above + buckets_[at] < wanted) above += buckets_[at--];
+  std::vector<ScoredToken>& best = row_.best;
+  best.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights_[i] > 0.0 && weights_[i] >= negligible)
-      candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+    if (row_.weights[i] > 0.0F && BucketOf(row_.weights[i]) == at)
+      best.push_back({logits[i], static_cast<TokenId>(i)});
   }
-  return total;
+  const size_t kept = best.empty() ? 0 : SortUntilMass(Scale(p), max, wanted - above);
+  for (size_t i = 0; i < kept; ++i)
+    above += static_cast<double>(RowWeight(best[i].logit, max, Scale(p)));
+  // By rounding all may be too little: then all are kept.
+  const ScoredToken cut = kept > 0 ? best[kept - 1] : ScoredToken{kMasked, INT32_MAX};
+  const double target = uniform * above;
+  double sum = 0;
+  size_t last = 0;
+  for (size_t b = 0; b < row_.maxima.size(); ++b) {
+    if (row_.maxima[b] < cut.logit) continue;
+    const size_t end = std::min(logits.size(), (b + 1) * kRowBlock);
+    for (size_t i = b * kRowBlock; i < end; ++i) {
+      const ScoredToken one = {logits[i], static_cast<TokenId>(i)};
+      if (row_.weights[i] == 0.0F || BetterToken(cut, one)) continue;
+      last = i;
+      sum += static_cast<double>(row_.weights[i]);
+      if (sum > target) return one.token;
+    }
+  }
+  return static_cast<TokenId>(last);
 }
 
 // Puts the best candidates in order until their weights reach `wanted`; how many that took. Sorts
 // ever larger heads: the answer is the same as with a full sort, the usual cost is that of a few
 // dozen.
-size_t Sampler::SortUntilMass(double inverse, float max, double wanted) {
+size_t Sampler::SortUntilMass(float scale, float max, double wanted) {
+  std::vector<ScoredToken>& best = row_.best;
   size_t sorted = 0;
   double sum = 0;
-  for (size_t head = 64; sorted < candidates_.size(); head *= 4) {
-    const size_t end = std::min(head, candidates_.size());
-    const auto begin = candidates_.begin() + static_cast<ptrdiff_t>(sorted);
-    const auto middle = candidates_.begin() + static_cast<ptrdiff_t>(end);
-    if (end < candidates_.size())
-      std::nth_element(begin, middle - 1, candidates_.end(), BetterToken);
+  for (size_t head = 64; sorted < best.size(); head *= 4) {
+    const size_t end = std::min(head, best.size());
+    const auto begin = best.begin() + static_cast<ptrdiff_t>(sorted);
+    const auto middle = best.begin() + static_cast<ptrdiff_t>(end);
+    if (end < best.size()) std::nth_element(begin, middle - 1, best.end(), BetterToken);
     std::sort(begin, middle, BetterToken);
     for (; sorted < end; ++sorted) {
-      sum += Weight(candidates_[sorted].logit, max, inverse);
+      sum += static_cast<double>(RowWeight(best[sorted].logit, max, scale));
       if (sum >= wanted) return sorted + 1;
     }
   }
-  return candidates_.size();
+  return best.size();
 }
 
 }  // namespace kvasir

@@ -18,8 +18,13 @@ inline bool BetterToken(const ScoredToken& a, const ScoredToken& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// min(k, row.size()) tokens, best first. `out` is overwritten. For small k one pass with a heap of
-// k, else a selection.
+// min(k, row.size()) tokens, best first. maxima: of the row's blocks (RowMaxima of
+// kernels/row_weights.h); only blocks that can hold one of the k are looked into. `out` is
+// overwritten; `scratch` too.
+void TopK(std::span<const float> row, std::span<const float> maxima, size_t k,
+          std::vector<float>& scratch, std::vector<ScoredToken>& out);
+
+// Finds the maxima itself.
 void TopK(std::span<const float> row, size_t k, std::vector<ScoredToken>& out);
 
 }  // namespace kvasir
