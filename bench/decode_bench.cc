@@ -49,7 +49,7 @@ struct Test {
 };
 
 struct Counter final : EventSink {
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     for (const TokenEvent& event : events) {
       if (event.finish == FinishReason::kError) Die(event.error.ToString());
       tokens += event.token >= 0 ? 1 : 0;

@@ -85,7 +85,7 @@ TEST_F(GoldenGreedy, ExactPrecisionFedTheOracle) {
 // Collects the tokens of one request.
 class Collector : public EventSink {
  public:
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     const std::lock_guard lock(mutex_);
     for (const TokenEvent& event : events) {
       if (event.token >= 0) tokens_.push_back(event.token);

@@ -48,7 +48,7 @@ void AddBits(const PositionLogprobs& position, std::vector<uint32_t>& bits) {
 class Collector final : public EventSink {
  public:
   explicit Collector(int32_t n) : answers(static_cast<size_t>(n)) {}
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     for (const TokenEvent& event : events) {
       Answer& answer = answers.at(static_cast<size_t>(event.choice));
       if (event.prompt_logprobs) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -54,6 +54,7 @@ class LocalEngine final : public Engine {
         info_(std::move(info)),
         observer_(observer),
         clock_(clock),
+        executor_(executor),
         seed_(RandomSeed()),
         core_(scheduler, std::move(cache), std::move(swap), runner, arena, clock, executor) {
     free_seats_ = core_.free_seats();
@@ -92,10 +93,12 @@ class LocalEngine final : public Engine {
   const WorkerInfo info_;
   StepObserver* const observer_;
   const Clock* const clock_;
+  Executor* const executor_;
   const uint64_t seed_;
   EngineCore core_;  // touched by the stepping thread only; Admissible reads constants
   // Answered after the snapshot is out: who gets a reply also sees the numbers that go with it.
   std::vector<std::pair<std::function<void(CacheReply)>, CacheReply>> replies_;
+  std::vector<Command> taken_;  // a step's commands; keeps its memory
   std::thread thread_;
   bool stopped_ = false;  // Stop has run to its end; caller's thread only
 
@@ -103,7 +106,7 @@ class LocalEngine final : public Engine {
   std::condition_variable wake_;     // the thread: something in the inbox, or stop
   std::condition_variable drained_;  // Drain: nothing live any more
   // Under mutex_:
-  std::deque<Command> inbox_;
+  std::vector<Command> inbox_;
   std::map<RequestId, bool> live_;  // accepted and not ended; true: a cancel is in the inbox
   int64_t undelivered_ = 0;         // accepted, last event not yet given to the sink
   int64_t inbox_submits_ = 0;
@@ -213,14 +216,14 @@ void LocalEngine::Apply(Command command) {
 }
 
 bool LocalEngine::Step() {
-  std::deque<Command> commands;
   {
     const std::lock_guard lock(mutex_);
-    commands.swap(inbox_);
+    taken_.swap(inbox_);
     stats_.waiting += std::exchange(inbox_submits_, 0);  // until the step's own count replaces it
   }
-  const bool any = core_.ExpireCache() || !commands.empty();
-  for (Command& command : commands) Apply(std::move(command));
+  const bool any = core_.ExpireCache() || !taken_.empty();
+  for (Command& command : taken_) Apply(std::move(command));
+  taken_.clear();
   const bool worked = core_.Step();
   if (!worked && !any) return false;
   Publish(core_.last_step());
@@ -254,6 +257,7 @@ void LocalEngine::Start() {
 }
 
 void LocalEngine::Loop() {
+  executor_->BindCaller();
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -284,7 +288,7 @@ void LocalEngine::Stop() {
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (std::exchange(stopped_, true)) return;
-  std::deque<Command> commands;
+  std::vector<Command> commands;
   {
     const std::lock_guard lock(mutex_);
     commands.swap(inbox_);

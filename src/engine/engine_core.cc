@@ -23,6 +23,16 @@ FinishReason ReasonOf(ChoiceEnd end) {
   return FinishReason::kError;
 }
 
+// Mean position of the rows of prompts.
+double PrefillDepth(const ScheduledBatch& plan) {
+  if (plan.prefill_rows == 0) return 0;
+  double sum = 0;
+  for (const ScheduledItem& item : plan.items) {
+    if (item.prefill) sum += item.count * (item.first + 0.5 * (item.count - 1));
+  }
+  return sum / plan.prefill_rows;
+}
+
 int64_t Nanoseconds(double seconds) {
   return static_cast<int64_t>(std::min(seconds * 1e9, static_cast<double>(INT64_MAX / 4)));
 }
@@ -218,6 +228,7 @@ void EngineCore::RunPlan(ScheduledBatch plan) {
   cost.prefill_rows = step_.prefill_rows;
   cost.decode_rows = step_.decode_rows;
   cost.run_ns = commit_ns - run_ns;
+  cost.prefill_depth = PrefillDepth(plan);
   scheduler_.Observe(cost);
   if (status.ok()) {
     Commit(plan);
@@ -246,14 +257,12 @@ void EngineCore::Move(const std::vector<BlockMove>& moves) {
 }
 
 void EngineCore::Commit(ScheduledBatch& plan) {
-  std::vector<StepSampler::Outcome> sampled = sampler_.Finish();
-  std::vector<ChoiceOutcome> outcomes;
-  outcomes.reserve(sampled.size());
-  for (const StepSampler::Outcome& o : sampled) outcomes.push_back(o.outcome);
-  const std::vector<ChoiceEnd> ends = scheduler_.Commit(std::move(plan), outcomes);
-  KVASIR_CHECK(ends.size() == sampled.size());
-  for (size_t i = 0; i < sampled.size(); ++i) {
-    EmitOutcome(*item_live_[static_cast<size_t>(sampled[i].outcome.item)], sampled[i], ends[i]);
+  sampler_.Finish();
+  const std::vector<ChoiceOutcome>& outcomes = sampler_.outcomes();
+  const std::vector<ChoiceEnd>& ends = scheduler_.Commit(std::move(plan), outcomes);
+  KVASIR_CHECK(ends.size() == outcomes.size());
+  for (size_t i = 0; i < ends.size(); ++i) {
+    EmitOutcome(*item_live_[static_cast<size_t>(outcomes[i].item)], sampler_.samples()[i], ends[i]);
   }
 }
 
@@ -271,11 +280,12 @@ void EngineCore::EmitOutcome(LiveRequest& live, StepSampler::Outcome& sampled, C
 }
 
 void EngineCore::DeliverEvents() {
-  const std::vector<LiveRequest*> touched = std::exchange(touched_, {});
-  for (LiveRequest* live : touched) {
+  for (LiveRequest* live : touched_) {
     live->touched = false;
-    live->sink->OnTokens(std::exchange(live->events, {}));
+    live->sink->OnTokens(live->events);
+    live->events.clear();
   }
+  touched_.clear();
   closing_.clear();
 }
 

@@ -22,7 +22,7 @@ using namespace testing_fake;  // NOLINT(google-build-using-namespace)
 class WaitingSink final : public EventSink {
  public:
   explicit WaitingSink(int32_t n) : open_(n) {}
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     const std::lock_guard lock(mutex_);
     for (const TokenEvent& event : events) {
       if (event.token >= 0) tokens_.push_back(event.token);

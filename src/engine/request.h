@@ -105,8 +105,9 @@ struct TokenEvent {
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  virtual void OnTokens(
-      std::vector<TokenEvent> events) = 0;  // all of one request's events of one step
+  // All of one request's events of one step, at least one. Take what you want to keep, or the whole
+  // vector; what is left is dropped, and its memory serves the next step.
+  virtual void OnTokens(std::vector<TokenEvent>& events) = 0;
 };
 
 }  // namespace kvasir

@@ -61,6 +61,7 @@ struct BeginOptions {
   std::span<const TokenId> tokens;  // the prompt; may be empty if nothing is counted
   int32_t limit = 0;                // tokens it looked up
   int32_t promise = 0;              // tokens to promise blocks for
+  int32_t room = 0;                 // tokens its tables take memory for at once; more may come
   int32_t chunk = 0;                // most tokens written between two Publish
   bool count = true;                // first admission: hits and misses are counted
 };

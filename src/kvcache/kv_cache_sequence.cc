@@ -160,6 +160,8 @@ bool KvCache::Begin(SequenceKv& kv, const CacheMatch& match, const BeginOptions&
   result->swapped_in = swap_in ? swapped - whole : 0;
   kv.space_ = match.space;
   kv.tables_.resize(static_cast<size_t>(groups()));
+  for (std::vector<int32_t>& table : kv.tables_)
+    table.reserve(static_cast<size_t>(r.BlocksFor(begin.room)));
   kv.promised_.assign(static_cast<size_t>(groups()), 0);
   kv.attached_ = 0;
   if (begin.count) result->reason = r.CountLookup(used, hit, begin);
@@ -226,7 +228,11 @@ void KvCache::Fork(const SequenceKv& from, SequenceKv& to) {
   Rep& r = *rep_;
   KVASIR_CHECK(to.tables_.empty() && to.swapped_.empty() && !from.announced_);
   to.space_ = from.space_;
-  to.tables_ = from.tables_;
+  to.tables_.resize(from.tables_.size());
+  for (size_t g = 0; g < to.tables_.size(); ++g) {
+    to.tables_[g].reserve(from.tables_[g].capacity());
+    to.tables_[g] = from.tables_[g];
+  }
   to.promised_.assign(from.promised_.size(), 0);
   to.attached_ = from.attached_;
   to.found_ = from.found_;

@@ -12,6 +12,7 @@ namespace {
 constexpr int kEstimatesPerPlan = 4;   // kPrefix: look-ups
 constexpr int kVisitsPerPlan = 64;     // requests looked at to find them
 constexpr uint64_t kPlansBlocked = 8;  // a remembered need is believed so long
+constexpr int32_t kRoomMost = 16384;   // tokens to come for which a sequence's lists have room
 
 }  // namespace
 
@@ -113,6 +114,12 @@ Scheduler::Try Scheduler::AdmitAlone(Sequence* sequence, int64_t now_ns, Schedul
   return Try::kEnded;
 }
 
+// Tokens that its lists take room for at once, so that no step of a long answer has to grow them.
+int32_t Scheduler::RoomFor(const Sequence& sequence) const {
+  const int64_t to_come = std::min<int64_t>(sequence.state->max_tokens, kRoomMost);
+  return static_cast<int32_t>(std::min<int64_t>(sequence.size() + to_come, options_.max_model_len));
+}
+
 // False: it does not fit, and nothing changed.
 bool Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit, int64_t now_ns,
                       ScheduledBatch& batch) {
@@ -121,11 +128,13 @@ bool Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit
   begin.tokens = sequence->tokens;
   begin.limit = limit;
   begin.promise = sequence->size();
+  begin.room = RoomFor(*sequence);
   begin.chunk = options_.max_num_batched_tokens;
   begin.count = !state.first;
   BeginResult result;
   if (!cache_->Begin(sequence->kv, match, begin, batch.moves, &result)) return false;
   LeaveQueue(sequence);
+  sequence->tokens.reserve(static_cast<size_t>(begin.room));
   KVASIR_CHECK(result.computed < sequence->size());
   sequence->computed = result.computed;
   sequence->most_computed = std::max(sequence->most_computed, result.computed);
@@ -134,7 +143,7 @@ bool Scheduler::Start(Sequence* sequence, const CacheMatch& match, int32_t limit
   sequence->prefill_target = complete ? result.computed : sequence->size();
   counts_.found_tokens += static_cast<uint64_t>(result.hit);
   counts_.swapped_in_tokens += static_cast<uint64_t>(result.swapped_in);
-  counts_.found_ns += result.hit * costs_.prefill_ns_per_row();
+  counts_.found_ns += costs_.prefill_ns(0, result.hit);
   if (!state.first) {
     state.first = FirstAdmission{now_ns, result.hit, result.reason};
     --counts_.fresh;

@@ -7,14 +7,22 @@
 
 namespace kvasir {
 
-std::vector<ChoiceEnd> Scheduler::Commit(ScheduledBatch batch,
-                                         std::span<const ChoiceOutcome> outcomes) {
+// The lists of a batch that is over serve the next plan.
+void Scheduler::Recycle(ScheduledBatch& batch) {
+  spare_items_ = std::move(batch.items);
+  spare_items_.clear();
+  spare_moves_ = std::move(batch.moves);
+  spare_moves_.clear();
+}
+
+const std::vector<ChoiceEnd>& Scheduler::Commit(ScheduledBatch batch,
+                                                std::span<const ChoiceOutcome> outcomes) {
   KVASIR_CHECK(batch_open_ && batch.open_);
   batch_open_ = false;
   batch.open_ = false;
   CommitComputed(batch, outcomes);
-  std::vector<ChoiceEnd> ends;
-  ends.reserve(outcomes.size());
+  std::vector<ChoiceEnd>& ends = ends_;
+  ends.clear();
   size_t next = 0;
   for (size_t i = 0; i < batch.items.size(); ++i) {
     const ScheduledItem& item = batch.items[i];
@@ -39,6 +47,7 @@ std::vector<ChoiceEnd> Scheduler::Commit(ScheduledBatch batch,
     EraseIfEnded(state);
   }
   KVASIR_CHECK(next == outcomes.size());
+  Recycle(batch);
   return ends;
 }
 
@@ -108,6 +117,7 @@ void Scheduler::CommitLead(Sequence* lead, std::span<const ChoiceOutcome> outcom
       fork->request = lead->request;
       fork->state = &state;
       fork->key = {lead->key.rank, lead->key.arrival, outcome.choice};
+      fork->tokens.reserve(lead->tokens.capacity());
       fork->tokens = lead->tokens;
       fork->tokens.push_back(outcome.token);
       fork->prompt_tokens = lead->prompt_tokens;
@@ -158,6 +168,7 @@ std::vector<ChoiceId> Scheduler::Abort(ScheduledBatch batch) {
     }
     EraseIfEnded(state);
   }
+  Recycle(batch);
   return ended;
 }
 

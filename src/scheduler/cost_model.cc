@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace kvasir {
 namespace {
 
 constexpr double kSlow = 0.25, kFast = 0.5;
+constexpr double kRemember = 0.98;   // of the line's sums, from step to step
+constexpr double kDepthSpread = 64;  // standard deviation of depths from which a line is believed
+constexpr double kSlopeMost = 1.0 / 64;
 
 size_t BucketOf(int32_t rows) {
   return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(rows, 0))));
@@ -39,7 +43,42 @@ void CostModel::Observe(const StepCost& step) {
   // Without any decode step seen, a decode row counts like a prefill row.
   const double rows = base > 0 ? step.prefill_rows : step.prefill_rows + step.decode_rows;
   const double row_ns = (run_ns - base) / rows;
-  prefill_ns_ = Blend(prefill_ns_, row_ns, row_ns > prefill_ns_ ? kFast : kSlow);
+  LearnDepth(step.prefill_depth, rows, row_ns);
+  const double unit_ns = row_ns / (1 + slope_ * step.prefill_depth);
+  prefill_ns_ = Blend(prefill_ns_, unit_ns, unit_ns > prefill_ns_ ? kFast : kSlow);
+}
+
+void CostModel::LearnDepth(double depth, double rows, double row_ns) {
+  for (double* sum : {&w_, &wd_, &wdd_, &wt_, &wdt_}) *sum *= kRemember;
+  w_ += rows;
+  wd_ += rows * depth;
+  wdd_ += rows * depth * depth;
+  wt_ += rows * row_ns;
+  wdt_ += rows * depth * row_ns;
+  const double spread = wdd_ / w_ - wd_ / w_ * (wd_ / w_);
+  if (spread < kDepthSpread * kDepthSpread) return;
+  const double per_depth = (wdt_ / w_ - wd_ / w_ * (wt_ / w_)) / spread;
+  const double at_zero = wt_ / w_ - per_depth * (wd_ / w_);
+  if (per_depth <= 0) {
+    slope_ = 0;
+  } else {
+    slope_ = at_zero > 0 ? std::min(per_depth / at_zero, kSlopeMost) : kSlopeMost;
+  }
+}
+
+double CostModel::Units(int32_t first, int32_t rows) const {
+  return rows * (1 + slope_ * (first + 0.5 * (rows - 1)));
+}
+
+int32_t CostModel::RowsIn(double units, int32_t first) const {
+  if (units <= 0) return 0;
+  double rows = units;
+  if (slope_ > 0) {  // n (1 + S (first + (n - 1) / 2)) = units
+    const double half = slope_ / 2;
+    const double linear = 1 + slope_ * first - half;
+    rows = (std::sqrt(linear * linear + 4 * half * units) - linear) / (2 * half);
+  }
+  return static_cast<int32_t>(std::min(rows + 1e-6, 1e9));
 }
 
 double CostModel::decode_ns(int32_t rows) const {

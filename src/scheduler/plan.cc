@@ -1,5 +1,6 @@
 // The plan of a step: see scheduler.h for the order and the rules.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "scheduler/request_state.h"
@@ -20,13 +21,16 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   now_ns_ = now_ns;
   growth_known_ = false;
   first_admitted_ = 0;
-  batch.items.reserve(running_.size() + 8);
+  batch.items = std::exchange(spare_items_, {});
+  batch.moves = std::exchange(spare_moves_, {});
   Reestimate();
   PlanUrgent(batch);
   const int32_t urgent = batch.preempted;
   PlanDecodes(batch);
   prefill_budget_ = options_.max_num_batched_tokens;
-  if (options_.itl_target_ns > 0 && batch.rows > 0) {
+  prefill_spent_ = 0;
+  by_depth_ = options_.itl_target_ns > 0 && batch.rows > 0;
+  if (by_depth_) {
     prefill_budget_ = std::max(
         1, costs_.PrefillRows(batch.rows, options_.itl_target_ns, options_.itl_floor_rows));
   }
@@ -126,7 +130,15 @@ Scheduler::QueueFront Scheduler::LookAtFront(int32_t quick, int32_t room) {
 
 int32_t Scheduler::PrefillRoom(const ScheduledBatch& batch) const {
   return std::min(options_.max_num_batched_tokens - batch.rows,
-                  prefill_budget_ - batch.prefill_rows);
+                  static_cast<int32_t>(prefill_budget_ - prefill_spent_));
+}
+
+// Rows of the sequence's next chunk in the place of `most` at depth 0. The first chunk of a step
+// has the floor however deep it is, so that prompts always go on; every one has a row.
+int32_t Scheduler::ChunkRows(const Sequence& sequence, int32_t most) const {
+  if (!by_depth_) return most;
+  const int32_t least = prefill_spent_ == 0 ? std::min(most, options_.itl_floor_rows) : 1;
+  return std::clamp(costs_.RowsIn(most, sequence.computed), least, most);
 }
 
 bool Scheduler::AddItem(Sequence* sequence, int32_t most, ScheduledBatch& batch) {
@@ -134,13 +146,15 @@ bool Scheduler::AddItem(Sequence* sequence, int32_t most, ScheduledBatch& batch)
   item.sequence = sequence;
   item.first = sequence->computed;
   item.prefill = !sequence->decoding();
-  item.count = item.prefill ? std::min(sequence->size() - item.first, most) : 1;
+  item.count =
+      item.prefill ? std::min(sequence->size() - item.first, ChunkRows(*sequence, most)) : 1;
   KVASIR_CHECK(item.count > 0);
   const int32_t end = item.first + item.count;
   if (!MakeRoom(sequence, item.first, end, batch)) return false;
   if (item.prefill) {
     cache_->Announce(sequence->kv, sequence->tokens, end);
     batch.prefill_rows += item.count;
+    prefill_spent_ += by_depth_ ? costs_.Units(item.first, item.count) : item.count;
   }
   item.samples = end == sequence->size();
   sequence->planned = plan_;

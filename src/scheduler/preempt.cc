@@ -94,7 +94,7 @@ bool Scheduler::SwapIsCheaper(const Sequence& sequence) const {
     }
   }
   const double swap_ns = static_cast<double>(moves) * costs_.swap_ns_per_block();
-  return swap_ns <= lost * costs_.prefill_ns_per_row();
+  return swap_ns <= costs_.prefill_ns(sequence.computed - lost, lost);
 }
 
 void Scheduler::Preempt(Sequence* sequence, ScheduledBatch& batch) {

@@ -203,13 +203,20 @@ std::optional<int64_t> Scheduler::scheduled_ns(RequestId request) const {
   return first ? std::optional(first->scheduled_ns) : std::nullopt;
 }
 
-std::vector<int32_t> Scheduler::OpenChoices(const ScheduledItem& item) const {
+void Scheduler::AppendOpenChoices(const ScheduledItem& item, std::vector<int32_t>& out) const {
   const RequestState& state = *item.sequence->state;
-  if (state.forked) return {item.sequence->key.choice};
-  std::vector<int32_t> open;
-  for (int32_t c = 0; c < state.choices(); ++c) {
-    if (!state.ended[static_cast<size_t>(c)]) open.push_back(c);
+  if (state.forked) {
+    out.push_back(item.sequence->key.choice);
+    return;
   }
+  for (int32_t c = 0; c < state.choices(); ++c) {
+    if (!state.ended[static_cast<size_t>(c)]) out.push_back(c);
+  }
+}
+
+std::vector<int32_t> Scheduler::OpenChoices(const ScheduledItem& item) const {
+  std::vector<int32_t> open;
+  AppendOpenChoices(item, open);
   return open;
 }
 

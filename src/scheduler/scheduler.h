@@ -64,8 +64,10 @@ class Scheduler {
 
   // Time must not go back from call to call.
   ScheduledBatch Plan(int64_t now_ns);
-  // One end per outcome. What ended is gone, its blocks are back (and cached).
-  std::vector<ChoiceEnd> Commit(ScheduledBatch batch, std::span<const ChoiceOutcome> outcomes);
+  // One end per outcome, valid until the next call. What ended is gone, its blocks are back (and
+  // cached).
+  const std::vector<ChoiceEnd>& Commit(ScheduledBatch batch,
+                                       std::span<const ChoiceOutcome> outcomes);
   // The run failed (its moves were done): every choice in the batch ends. Returns them.
   std::vector<ChoiceId> Abort(ScheduledBatch batch);
   // What a step cost. Any time; without it itl_target allows the floor only and kAuto swaps.
@@ -73,6 +75,7 @@ class Scheduler {
 
   // Choices of the item that have not ended: the lead's all open ones, else its own.
   std::vector<int32_t> OpenChoices(const ScheduledItem& item) const;
+  void AppendOpenChoices(const ScheduledItem& item, std::vector<int32_t>& out) const;
   // From the plan that admitted the request first until it is gone.
   std::optional<FirstAdmission> first_admission(RequestId request) const;
   std::optional<int64_t> scheduled_ns(RequestId request) const;  // of it
@@ -109,6 +112,7 @@ class Scheduler {
   void PlanDecodes(ScheduledBatch& batch);
   void PlanPrefills(bool admits, ScheduledBatch& batch);
   int32_t PrefillRoom(const ScheduledBatch& batch) const;
+  int32_t ChunkRows(const Sequence& sequence, int32_t most) const;
   QueueFront LookAtFront(int32_t quick, int32_t room);
   bool AddItem(Sequence* sequence, int32_t most, ScheduledBatch& batch);
   bool MakeRoom(Sequence* sequence, int32_t from, int32_t to, ScheduledBatch& batch);
@@ -127,6 +131,7 @@ class Scheduler {
   void RememberBlocked(const Sequence& sequence, const CacheMatch& match);
   bool FitsBeside(const Sequence& sequence, const CacheMatch& match);
   int64_t Need(const Sequence& sequence, const CacheMatch& match, int32_t group) const;
+  int32_t RoomFor(const Sequence& sequence) const;
   int64_t Reserve(int32_t group);
   int32_t GrownTokens(const Sequence& sequence) const;
   void AddGrowth(const Sequence& sequence);
@@ -140,6 +145,7 @@ class Scheduler {
   void Preempt(Sequence* sequence, ScheduledBatch& batch);
 
   // commit.cc
+  void Recycle(ScheduledBatch& batch);
   ChoiceEnd EndAfterToken(const Sequence& sequence, const ChoiceOutcome& o) const;
   void CommitComputed(const ScheduledBatch& batch, std::span<const ChoiceOutcome> outcomes);
   void CommitLead(Sequence* lead, std::span<const ChoiceOutcome> outcomes,
@@ -173,8 +179,15 @@ class Scheduler {
   Blocked blocked_;
   std::vector<int64_t> growth_;  // per group: blocks kept for the running ones' growth
   bool growth_known_ = false;    // in this plan
-  int32_t prefill_budget_ = 0;   // rows of this plan
-  int32_t first_admitted_ = 0;   // requests in this plan
+  // Of this plan: rows of prompts, and what was spent. Beside decodes and with a target both count
+  // rows at depth 0 (CostModel::Units), else rows.
+  int32_t prefill_budget_ = 0;
+  double prefill_spent_ = 0;
+  bool by_depth_ = false;
+  int32_t first_admitted_ = 0;              // requests in this plan
+  std::vector<ScheduledItem> spare_items_;  // memory of the batch before
+  std::vector<BlockMove> spare_moves_;
+  std::vector<ChoiceEnd> ends_;  // what Commit returned last
   CostModel costs_;
   OutputEstimate output_;
   AdmissionPace pace_;

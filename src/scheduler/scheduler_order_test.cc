@@ -1,4 +1,5 @@
-// The rules of docs/scheduler.md by example: preemption, orders and ageing, estimates.
+// The rules of docs/scheduler.md by example: preemption, orders and ageing, estimates of output.
+// cost_model_test.cc has what is learnt about time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -344,71 +345,6 @@ TEST(SchedulerOrder, PrefixLooksUpAgainWhatWaits) {
 }
 
 // ---- Estimates
-
-TEST(SchedulerItl, ChunksFitTheTargetByMeasuredCost) {
-  SchedulerOptions options = Options(8, 512);
-  options.itl_target_ns = 50 * kMilli;
-  SchedulerRig rig(Cache(200), options);
-  rig.Add(Make(1, 4, 500));
-  rig.Step();
-  rig.Add(Make(2, 900, 5));
-  EXPECT_EQ(rig.Step(), "1.0[4+1]! 2.0[0+16] ");  // nothing measured: the floor
-  rig.scheduler().Observe(Cost(0, 1, 10 * kMilli));
-  rig.scheduler().Observe(Cost(40, 1, 30 * kMilli));   // 0.5 ms a row
-  EXPECT_EQ(rig.Step(), "1.0[5+1]! 2.0[16+80] ");      // (50 - 10) / 0.5
-  rig.scheduler().Observe(Cost(80, 1, 130 * kMilli));  // deeper rows cost three times as much
-  EXPECT_EQ(rig.Step(), "1.0[6+1]! 2.0[96+40] ");      // half of the way at once
-  rig.scheduler().Observe(Cost(40, 1, 1000 * kMilli));
-  rig.scheduler().Observe(Cost(16, 1, 1000 * kMilli));
-  EXPECT_EQ(rig.Step(), "1.0[7+1]! 2.0[136+16] ");  // never less than the floor
-  rig.scheduler().Cancel(RequestId(1));
-  EXPECT_EQ(rig.Step(), "2.0[152+512] ");  // nobody decodes: the whole budget
-}
-
-TEST(SchedulerItl, NewAdmissionsCountToo) {
-  SchedulerOptions options = Options(8, 512);
-  options.itl_target_ns = 50 * kMilli;
-  SchedulerRig rig(Cache(200), options);
-  rig.scheduler().Observe(Cost(0, 1, 10 * kMilli));
-  rig.scheduler().Observe(Cost(40, 1, 50 * kMilli));  // 1 ms a row
-  rig.Add(Make(1, 4, 500));
-  rig.Step();
-  for (uint64_t id = 2; id <= 4; ++id) rig.Add(Make(id, 30, 5));
-  EXPECT_EQ(rig.Step(), "1.0[4+1]! 2.0[0+30]! 3.0[0+10] ");
-}
-
-TEST(CostModel, SettlesAtTheTargetWhateverTheShapeOfTheCost) {
-  // A machine whose rows get dearer, with a fixed part that the model has no name for, and never a
-  // step without prefill.
-  CostModel model;
-  int32_t rows = 16;
-  double last = 0;
-  for (int step = 0; step < 200; ++step) {
-    const double row_ns = 1e5 * (1 + step / 100.0);
-    const double run_ns = 5e6 + 8 * 1e5 + row_ns * rows;
-    model.Observe(Cost(rows, 8, static_cast<int64_t>(run_ns)));
-    rows = model.PrefillRows(8, 40 * kMilli, 16);
-    if (step > 30) {
-      EXPECT_LT(run_ns, 42e6) << step;
-      EXPECT_GT(run_ns, 30e6) << step;
-    }
-    last = run_ns;
-  }
-  EXPECT_GT(last, 30e6);
-}
-
-TEST(CostModel, DecodeCostIsKnownBetweenWhatWasSeen) {
-  CostModel model;
-  EXPECT_EQ(model.decode_ns(5), 0);
-  model.Observe(Cost(0, 1, 100));
-  model.Observe(Cost(0, 16, 400));
-  EXPECT_EQ(model.decode_ns(1), 100);
-  EXPECT_GT(model.decode_ns(4), 100);
-  EXPECT_LT(model.decode_ns(4), 400);
-  EXPECT_EQ(model.decode_ns(200), 400);
-  model.Observe(Cost(10, 16, 300));  // faster with prefill than that: it was wrong
-  EXPECT_EQ(model.decode_ns(16), 300);
-}
 
 TEST(SchedulerEstimate, RoomForExpectedOutputIsKept) {
   SchedulerOptions options = Options(8, 512);

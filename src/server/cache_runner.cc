@@ -12,7 +12,7 @@ class CacheRunner::Sink : public EventSink {
   Sink(std::weak_ptr<CacheRunner> runner, std::weak_ptr<ResponseWriter> writer)
       : runner_(std::move(runner)), writer_(std::move(writer)) {}
 
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     const std::shared_ptr<ResponseWriter> writer = writer_.lock();
     if (!writer) return;
     auto carried = std::make_shared<std::vector<TokenEvent>>(std::move(events));

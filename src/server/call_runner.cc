@@ -13,7 +13,7 @@ class CallRunner::Sink : public EventSink {
   Sink(std::weak_ptr<CallRunner> runner, std::weak_ptr<ResponseWriter> writer, size_t index)
       : runner_(std::move(runner)), writer_(std::move(writer)), index_(index) {}
 
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     const std::shared_ptr<ResponseWriter> writer = writer_.lock();
     if (!writer) return;
     auto carried = std::make_shared<std::vector<TokenEvent>>(std::move(events));

@@ -15,7 +15,7 @@ namespace {
 // The engine's thread puts events in, the calling thread takes them out.
 class QueueSink : public EventSink {
  public:
-  void OnTokens(std::vector<TokenEvent> events) override {
+  void OnTokens(std::vector<TokenEvent>& events) override {
     const std::lock_guard lock(mutex_);
     batches_.push_back(std::move(events));
     filled_.notify_one();

@@ -93,7 +93,7 @@ Status Generation::Submit(std::shared_ptr<EventSink> sink) {
       event.finish = FinishReason::kLength;
       events.push_back(std::move(event));
     }
-    sink->OnTokens(std::move(events));
+    sink->OnTokens(events);
     return Status::Ok();
   }
   KVASIR_RETURN_IF_ERROR(model_.worker->Submit(std::move(request), std::move(sink)));

@@ -127,7 +127,7 @@ class FakeWorker : public Worker {
         EraseIfDone(it++);
       }
       lock.unlock();
-      for (auto& [sink, events] : out) sink->OnTokens(std::move(events));
+      for (auto& [sink, events] : out) sink->OnTokens(events);
       out.clear();
       if (options_.step_us > 0)
         std::this_thread::sleep_for(std::chrono::microseconds(options_.step_us));

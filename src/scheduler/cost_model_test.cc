@@ -1,0 +1,177 @@
+// --itl-target by example, and the cost model below it.
+#include "scheduler/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "scheduler/test_rig.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int64_t kMilli = 1'000'000;
+
+SchedulerOptions Options(int32_t seqs, int32_t budget) {
+  SchedulerOptions options;
+  options.max_model_len = 1000;
+  options.max_num_seqs = seqs;
+  options.max_num_batched_tokens = budget;
+  options.reserve_blocks = 0;
+  options.growth_share = 0;
+  options.preempt = PreemptMode::kRecompute;
+  return options;
+}
+
+KvCacheOptions Cache(int32_t blocks) {
+  KvCacheOptions options;
+  options.blocks = {blocks};
+  return options;
+}
+
+RigRequest Make(uint64_t id, int32_t prompt, int32_t max_tokens) {
+  RigRequest request;
+  request.id = id;
+  for (int32_t i = 0; i < prompt; ++i) {
+    request.prompt.push_back(static_cast<TokenId>(id * 10000) + i);
+  }
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+StepCost Cost(int32_t prefill, int32_t decode, int64_t ns) {
+  StepCost cost;
+  cost.prefill_rows = prefill;
+  cost.decode_rows = decode;
+  cost.run_ns = ns;
+  return cost;
+}
+
+TEST(SchedulerItl, ChunksFitTheTargetByMeasuredCost) {
+  SchedulerOptions options = Options(8, 512);
+  options.itl_target_ns = 50 * kMilli;
+  SchedulerRig rig(Cache(200), options);
+  rig.Add(Make(1, 4, 500));
+  rig.Step();
+  rig.Add(Make(2, 900, 5));
+  EXPECT_EQ(rig.Step(), "1.0[4+1]! 2.0[0+16] ");  // nothing measured: the floor
+  rig.scheduler().Observe(Cost(0, 1, 10 * kMilli));
+  rig.scheduler().Observe(Cost(40, 1, 30 * kMilli));   // 0.5 ms a row
+  EXPECT_EQ(rig.Step(), "1.0[5+1]! 2.0[16+80] ");      // (50 - 10) / 0.5
+  rig.scheduler().Observe(Cost(80, 1, 130 * kMilli));  // deeper rows cost three times as much
+  EXPECT_EQ(rig.Step(), "1.0[6+1]! 2.0[96+40] ");      // half of the way at once
+  rig.scheduler().Observe(Cost(40, 1, 1000 * kMilli));
+  rig.scheduler().Observe(Cost(16, 1, 1000 * kMilli));
+  EXPECT_EQ(rig.Step(), "1.0[7+1]! 2.0[136+16] ");  // never less than the floor
+  rig.scheduler().Cancel(RequestId(1));
+  EXPECT_EQ(rig.Step(), "2.0[152+512] ");  // nobody decodes: the whole budget
+}
+
+TEST(SchedulerItl, NewAdmissionsCountToo) {
+  SchedulerOptions options = Options(8, 512);
+  options.itl_target_ns = 50 * kMilli;
+  SchedulerRig rig(Cache(200), options);
+  rig.scheduler().Observe(Cost(0, 1, 10 * kMilli));
+  rig.scheduler().Observe(Cost(40, 1, 50 * kMilli));  // 1 ms a row
+  rig.Add(Make(1, 4, 500));
+  rig.Step();
+  for (uint64_t id = 2; id <= 4; ++id) rig.Add(Make(id, 30, 5));
+  EXPECT_EQ(rig.Step(), "1.0[4+1]! 2.0[0+30]! 3.0[0+10] ");
+}
+
+TEST(CostModel, SettlesAtTheTargetWhateverTheShapeOfTheCost) {
+  // A machine whose rows get dearer, with a fixed part that the model has no name for, and never a
+  // step without prefill.
+  CostModel model;
+  int32_t rows = 16;
+  double last = 0;
+  for (int step = 0; step < 200; ++step) {
+    const double row_ns = 1e5 * (1 + step / 100.0);
+    const double run_ns = 5e6 + 8 * 1e5 + row_ns * rows;
+    model.Observe(Cost(rows, 8, static_cast<int64_t>(run_ns)));
+    rows = model.PrefillRows(8, 40 * kMilli, 16);
+    if (step > 30) {
+      EXPECT_LT(run_ns, 42e6) << step;
+      EXPECT_GT(run_ns, 30e6) << step;
+    }
+    last = run_ns;
+  }
+  EXPECT_GT(last, 30e6);
+}
+
+// Rows that cost 1 + depth / 500 times as much: what was learnt is the line, and chunks of prompts
+// of any depth take the target, at the first step of a prompt already.
+TEST(CostModel, LearnsWhatDepthCosts) {
+  CostModel model;
+  const auto run_ns = [](int32_t first, int32_t rows) {
+    double ns = 5e6;
+    for (int32_t r = 0; r < rows; ++r) ns += 2e5 * (1 + (first + r) / 500.0);
+    return ns;
+  };
+  model.Observe(Cost(0, 1, 5 * kMilli));
+  int32_t steps = 0;
+  for (int prompt = 0; prompt < 6; ++prompt) {
+    for (int32_t first = 0; first < 4096; ++steps) {
+      const double room = model.PrefillRows(1, 100 * kMilli, 16);
+      const int32_t rows = std::clamp(model.RowsIn(room, first), 1, 4096 - first);
+      const double took = run_ns(first, rows);
+      if (prompt > 0) {
+        EXPECT_LT(took, 110e6) << "prompt " << prompt << " depth " << first;
+        const double least = first + rows < 4096 ? 80e6 : 0;  // the last one is what is left
+        EXPECT_GT(took, least) << "prompt " << prompt << " depth " << first;
+      }
+      StepCost cost = Cost(rows, 1, static_cast<int64_t>(took));
+      cost.prefill_depth = first + 0.5 * (rows - 1);
+      model.Observe(cost);
+      first += rows;
+    }
+  }
+  EXPECT_NEAR(model.depth_slope(), 1 / 500.0, 1e-4);
+  for (const int32_t first : {0, 100, 5000}) {
+    for (const int32_t rows : {1, 7, 300}) {
+      EXPECT_EQ(model.RowsIn(model.Units(first, rows), first), rows);
+      EXPECT_NEAR(model.prefill_ns(first, rows), run_ns(first, rows) - 5e6,
+                  0.1 * run_ns(first, rows));
+    }
+  }
+}
+
+// A prompt whose beginning is cached starts deep: its first chunk is as short as its rows are dear.
+TEST(SchedulerItl, ADeepChunkIsShorter) {
+  SchedulerOptions options = Options(8, 512);
+  options.itl_target_ns = 50 * kMilli;
+  SchedulerRig rig(Cache(200), options);
+  rig.scheduler().Observe(Cost(0, 1, 10 * kMilli));
+  for (int i = 0; i < 50; ++i) {
+    StepCost cost = Cost(40, 1, 30 * kMilli);  // 0.5 ms a row
+    rig.scheduler().Observe(cost);
+    cost = Cost(40, 1, 50 * kMilli);  // 1 ms at depth 1000
+    cost.prefill_depth = 1000;
+    rig.scheduler().Observe(cost);
+  }
+  rig.Add(Make(1, 4, 500));
+  rig.Step();
+  rig.Add(Make(2, 900, 5));
+  EXPECT_EQ(rig.Step(),
+            "1.0[4+1]! 2.0[0+77] ");  // 40 ms: at 0.5 ms for the first, 0.54 for the last
+  EXPECT_EQ(rig.Step(), "1.0[5+1]! 2.0[77+71] ");
+  EXPECT_EQ(rig.Step(), "1.0[6+1]! 2.0[148+67] ");
+}
+
+TEST(CostModel, DecodeCostIsKnownBetweenWhatWasSeen) {
+  CostModel model;
+  EXPECT_EQ(model.decode_ns(5), 0);
+  model.Observe(Cost(0, 1, 100));
+  model.Observe(Cost(0, 16, 400));
+  EXPECT_EQ(model.decode_ns(1), 100);
+  EXPECT_GT(model.decode_ns(4), 100);
+  EXPECT_LT(model.decode_ns(4), 400);
+  EXPECT_EQ(model.decode_ns(200), 400);
+  model.Observe(Cost(10, 16, 300));  // faster with prefill than that: it was wrong
+  EXPECT_EQ(model.decode_ns(16), 300);
+}
+
+}  // namespace
+}  // namespace kvasir
