@@ -81,6 +81,7 @@ class LlamaForward final : public ForwardPass {
     int rows = static_cast<int>(input.tokens.size());
     if (rows == 0) return Status::Ok();
     Embed(input.tokens);
+    clipped_.resize(static_cast<size_t>(executor_.workers()));
     for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
       const LayerWeights& weights = model_.layers[layer];
       const bool last = layer + 1 == model_.layers.size();
@@ -94,9 +95,9 @@ class LlamaForward final : public ForwardPass {
       Observe(layer, InputSite::kAttentionOut, attended_.data(), out_width_, rows, out_width_);
       Matmul(weights.attn_output, At(layer, InputSite::kAttentionOut), attended_.data(), out_width_,
              rows, added_.data(), hidden_, weights.attn_output_bias, matmul_scratch_, executor_);
-      AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
-                 For(rows, hidden_));
+      AddAndNorm(weights.ffn_norm, rows);
       FeedForward(weights, layer, rows);
+      AddAndNorm(last ? model_.output_norm : model_.layers[layer + 1].attn_norm, rows);
     }
     Logits(rows, sink);
     return Status::Ok();
@@ -133,6 +134,24 @@ class LlamaForward final : public ForwardPass {
                                                             : executor_;
   }
 
+  // Small passes over the same rows as one piece of work: body(first, count, worker) for chunks of
+  // rows, each row in one of them.
+  template <typename Body>
+  void ForChunks(int rows, size_t width, Body body) {
+    constexpr size_t kPartsPerWorker = 4;
+    Executor& executor = For(rows, width);
+    const auto count = static_cast<size_t>(rows);
+    const size_t parts = std::min(count, static_cast<size_t>(executor.workers()) * kPartsPerWorker);
+    if (parts <= 1 || executor.workers() == 1) {
+      body(0, rows, 0);
+      return;
+    }
+    executor.ParallelFor(parts, [&](size_t part, int worker) {
+      const size_t first = count * part / parts;
+      body(static_cast<int>(first), static_cast<int>(count * (part + 1) / parts - first), worker);
+    });
+  }
+
   Status Check(const ForwardInput& input) const {
     const size_t rows = input.tokens.size();
     KVASIR_CHECK(input.positions.size() == rows);
@@ -162,29 +181,69 @@ class LlamaForward final : public ForwardPass {
     return Status::Ok();
   }
 
+  // And the first layer's norm.
   void Embed(std::span<const int32_t> tokens) {
-    For(static_cast<int>(tokens.size()), hidden_).ParallelFor(tokens.size(), [&](size_t row, int) {
-      model_.embedding.Row(tokens[row], std::span(x_).subspan(row * hidden_, hidden_));
+    ForChunks(static_cast<int>(tokens.size()), hidden_, [&](int first, int count, int) {
+      for (size_t row = static_cast<size_t>(first); row < static_cast<size_t>(first + count); ++row)
+        model_.embedding.Row(tokens[row], std::span(x_).subspan(row * hidden_, hidden_));
+      Norm(model_.layers.front().attn_norm, first, count);
     });
   }
 
-  // Norm, Q K V, RoPE, and K and V into the cache.
+  void Norm(std::span<const float> weight, int first, int count) {
+    const size_t at = static_cast<size_t>(first) * hidden_;
+    RmsNorm(x_.data() + at, hidden_, count, weight, config_.rms_eps, normed_.data() + at, hidden_,
+            serial_);
+  }
+
+  // What a sub-layer adds, and the norm that the next one reads.
+  void AddAndNorm(std::span<const float> weight, int rows) {
+    ForChunks(rows, hidden_, [&](int first, int count, int) {
+      const size_t at = static_cast<size_t>(first) * hidden_;
+      AddInPlace(x_.data() + at, hidden_, added_.data() + at, hidden_, count, config_.hidden,
+                 serial_);
+      Norm(weight, first, count);
+    });
+  }
+
+  // Q K V, RoPE, and K and V into the cache.
   void ReadKv(const LayerWeights& weights, const ForwardInput& input, size_t layer, int rows) {
-    RmsNorm(x_.data(), hidden_, rows, weights.attn_norm, config_.rms_eps, normed_.data(), hidden_,
-            For(rows, hidden_));
     Observe(layer, InputSite::kAttentionIn, normed_.data(), hidden_, rows, hidden_);
     Project(weights.qkv, At(layer, InputSite::kAttentionIn), weights.qkv_bias, normed_.data(),
             hidden_, rows, qkv_.data(), qkv_width(), matmul_scratch_, executor_);
-    float* k = qkv_.data() + q_width_;
     if (options_.observer != nullptr) {
-      options_.observer->OnQueryKey(static_cast<int>(layer), qkv_.data(), k, qkv_width(), rows);
+      options_.observer->OnQueryKey(static_cast<int>(layer), qkv_.data(), qkv_.data() + q_width_,
+                                    qkv_width(), rows);
     }
-    ApplyRope(qkv_.data(), qkv_width(), rows, config_.heads, config_.k_dim, input.positions, rope_,
-              RopeStyle::kInterleaved, For(rows, q_width_));
-    ApplyRope(k, qkv_width(), rows, config_.kv_heads, config_.k_dim, input.positions, rope_,
-              RopeStyle::kInterleaved, For(rows, k_width_));
-    WriteKv(input.layers[layer], input.sequences, k, qkv_width(), k + k_width_, qkv_width(),
-            For(rows, k_width_ + v_width_));
+    ForChunks(rows, qkv_width(), [&](int first, int count, int worker) {
+      float* q = qkv_.data() + static_cast<size_t>(first) * qkv_width();
+      const auto positions =
+          input.positions.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+      ApplyRope(q, qkv_width(), count, config_.heads, config_.k_dim, positions, rope_,
+                RopeStyle::kInterleaved, serial_);
+      ApplyRope(q + q_width_, qkv_width(), count, config_.kv_heads, config_.k_dim, positions, rope_,
+                RopeStyle::kInterleaved, serial_);
+      const float* k = qkv_.data() + q_width_;
+      WriteKv(input.layers[layer], Clip(input.sequences, first, count, worker), k, qkv_width(),
+              k + k_width_, qkv_width(), serial_);
+    });
+  }
+
+  // The parts of the sequences that lie in rows [first, first + count).
+  std::span<const AttentionSpanOfSequence> Clip(std::span<const AttentionSpanOfSequence> sequences,
+                                                int first, int count, int worker) {
+    std::vector<AttentionSpanOfSequence>& out = clipped_[static_cast<size_t>(worker)];
+    out.clear();
+    for (AttentionSpanOfSequence part : sequences) {
+      const int begin = std::max(part.row, first);
+      const int end = std::min(part.row + part.tokens, first + count);
+      if (begin >= end) continue;
+      part.position += begin - part.row;
+      part.row = begin;
+      part.tokens = end - begin;
+      out.push_back(part);
+    }
+    return out;
   }
 
   // Moves the wanted rows of the residual stream and of the attention's output to the front. They
@@ -201,8 +260,6 @@ class LlamaForward final : public ForwardPass {
   }
 
   void FeedForward(const LayerWeights& weights, size_t layer, int rows) {
-    RmsNorm(x_.data(), hidden_, rows, weights.ffn_norm, config_.rms_eps, normed_.data(), hidden_,
-            For(rows, hidden_));
     Observe(layer, InputSite::kFeedForwardIn, normed_.data(), hidden_, rows, hidden_);
     Project(weights.gate_up, At(layer, InputSite::kFeedForwardIn), {}, normed_.data(), hidden_,
             rows, gate_up_.data(), 2 * ff_, matmul_scratch_, executor_);
@@ -211,17 +268,13 @@ class LlamaForward final : public ForwardPass {
     Observe(layer, InputSite::kFeedForwardDown, gate_up_.data(), 2 * ff_, rows, ff_);
     Matmul(weights.down, At(layer, InputSite::kFeedForwardDown), gate_up_.data(), 2 * ff_, rows,
            added_.data(), hidden_, {}, matmul_scratch_, executor_);
-    AddInPlace(x_.data(), hidden_, added_.data(), hidden_, rows, config_.hidden,
-               For(rows, hidden_));
   }
 
   void Logits(int rows, LogitSink sink) {
     for (int first = 0; first < rows; first += kLogitGroup) {
       const int count = std::min(kLogitGroup, rows - first);
-      const float* x = x_.data() + static_cast<size_t>(first) * hidden_;
-      RmsNorm(x, hidden_, count, model_.output_norm, config_.rms_eps, normed_.data(), hidden_,
-              For(count, hidden_));
-      Matmul(model_.head(), modes_.head, normed_.data(), hidden_, count, logits_.data(),
+      const float* x = normed_.data() + static_cast<size_t>(first) * hidden_;
+      Matmul(model_.head(), modes_.head, x, hidden_, count, logits_.data(),
              static_cast<size_t>(config_.vocab), model_.output_bias, matmul_scratch_, executor_);
       sink(first, count, logits_.data());
     }
@@ -242,6 +295,7 @@ class LlamaForward final : public ForwardPass {
   std::vector<float> attended_;  // [rows][heads * v_dim]
   std::vector<float> gate_up_;   // [rows][gate | up]
   std::vector<float> logits_;    // [kLogitGroup][vocab]
+  std::vector<std::vector<AttentionSpanOfSequence>> clipped_;  // per worker
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;
 };

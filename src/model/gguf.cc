@@ -220,6 +220,12 @@ Result<std::optional<GgufArray>> GgufFile::Array(std::string_view name, GgufType
   return std::optional<GgufArray>(*value);
 }
 
+void GgufFile::WillRead(const GgufTensor& tensor, uint64_t ahead) const {
+  if (static_cast<size_t>(tensor.shard) < shards_.size()) {
+    shards_[static_cast<size_t>(tensor.shard)]->WillRead(tensor.offset, tensor.bytes + ahead);
+  }
+}
+
 void GgufFile::Forget(const GgufTensor& tensor) const {
   if (static_cast<size_t>(tensor.shard) < shards_.size()) {
     shards_[static_cast<size_t>(tensor.shard)]->DropPages(tensor.offset, tensor.bytes);

@@ -116,6 +116,8 @@ class GgufFile {
 
   // Drops a tensor's pages from memory after it was packed.
   void Forget(const GgufTensor& tensor) const;
+  // A tensor will be read now and so many bytes behind it next: the disk works ahead.
+  void WillRead(const GgufTensor& tensor, uint64_t ahead) const;
 
  private:
   GgufFile() = default;

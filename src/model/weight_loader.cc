@@ -9,6 +9,8 @@ namespace kvasir::internal {
 namespace {
 
 constexpr size_t kHashChunk = size_t{1} << 20;  // part of the fingerprint's definition
+constexpr uint64_t kReadAhead = uint64_t{64}
+                                << 20;  // tensors are asked for about as the file has them
 
 uint64_t HashBytes(std::span<const std::byte> bytes, Executor& executor) {
   std::vector<uint64_t> chunks((bytes.size() + kHashChunk - 1) / kHashChunk);
@@ -29,6 +31,7 @@ WeightLoader::WeightLoader(const GgufFile& file, Executor& executor, const LoadP
 const GgufTensor& WeightLoader::Take(const std::string& name) {
   const GgufTensor* tensor = file_.FindTensor(name);
   KVASIR_CHECK(tensor != nullptr);
+  file_.WillRead(*tensor, kReadAhead);
   hashes_.push_back(Hash64(std::as_bytes(std::span(name))));
   hashes_.push_back(static_cast<uint64_t>(tensor->type));
   hashes_.push_back(static_cast<uint64_t>(tensor->columns()));
