@@ -79,6 +79,9 @@ Result<std::vector<std::vector<int32_t>>> WriteOwnText(
   // The pass that reads the last token is run for the observer alone.
   for (int at = 1; at <= options.tokens; ++at) {
     if (at == options.tokens && options.observer == nullptr) break;
+    if (options.stop != nullptr && options.stop->load(std::memory_order_relaxed)) {
+      return Status(StatusCode::kCancelled, "stopped");
+    }
     const auto draw = [&](size_t s, std::span<float> logits) {
       next[s] = DrawToken(logits, CounterUniform(options.seed, s, static_cast<uint64_t>(at)));
     };

@@ -8,6 +8,7 @@
 // seed and the precision.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -25,6 +26,7 @@ struct OwnTextOptions {
   uint64_t seed = 1;
   Precision precision = Precision::kExact;  // with an f32 cache
   InputObserver* observer = nullptr;        // sees every pass; may be null
+  const std::atomic<bool>* stop = nullptr;  // may be null; once it is set: kCancelled, soon
 };
 
 // [sequence][tokens]. progress: a growing fraction.

@@ -223,6 +223,10 @@ class LlamaForward final : public ForwardPass {
                 RopeStyle::kInterleaved, serial_);
       ApplyRope(q + q_width_, qkv_width(), count, config_.kv_heads, config_.k_dim, positions, rope_,
                 RopeStyle::kInterleaved, serial_);
+      if (options_.kv_filter != nullptr) {
+        options_.kv_filter->OnKv(static_cast<int>(layer), q + q_width_, qkv_width(),
+                                 q + q_width_ + k_width_, qkv_width(), count);
+      }
       const float* k = qkv_.data() + q_width_;
       WriteKv(input.layers[layer], Clip(input.sequences, first, count, worker), k, qkv_width(),
               k + k_width_, qkv_width(), serial_);

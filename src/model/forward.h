@@ -63,12 +63,23 @@ class InputObserver {
                           int /*rows*/) {}
 };
 
+// May change K and V of a call before they are written into the cache, so that a cache can be made
+// worse on purpose (certificates' negative control). After RoPE; `rows` rows of kv_heads * k_dim
+// and kv_heads * v_dim floats, row strides ldk and ldv. Different rows may come from several threads
+// at once.
+class KvFilter {
+ public:
+  virtual ~KvFilter() = default;
+  virtual void OnKv(int layer, float* k, size_t ldk, float* v, size_t ldv, int rows) = 0;
+};
+
 struct ForwardOptions {
   Precision precision = Precision::kDefault;
   int max_rows = 0;                   // of one call: scratch is taken at once, not later
   int max_positions = 0;              // bounds positions
   TwoTermBlocks two_terms;            // read by kDefault; empty: none
   InputObserver* observer = nullptr;  // outlives the pass
+  KvFilter* kv_filter = nullptr;      // outlives the pass
 };
 
 class Model;  // model/model.h

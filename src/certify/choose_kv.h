@@ -1,0 +1,71 @@
+// Which cache format `--kv-type auto` takes, and what is known about one that was asked for.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/parallel.h"
+#include "base/status.h"
+#include "calibrate/sidecar.h"
+#include "certify/budget.h"
+#include "certify/certificate.h"
+#include "certify/kv_pair.h"
+#include "model/forward.h"
+#include "model/model.h"
+
+namespace kvasir {
+
+struct KvChoice {
+  KvPair pair;
+  std::string reason;  // one line for the log
+};
+
+// A few seconds' look at i8: no retrieval, no long texts.
+struct KvQuickCheck {
+  Spread i8;       // prefill mode against f16
+  Spread control;  // two bits, the same text
+  bool Passes() const;
+};
+
+// The rule, without a model. Of the formats that are possible here and whose certificate keeps
+// `quality` the one of the fewest bytes per token. A certificate made with --quick counts for
+// formats of eight bits or more only: what four bits do to long texts, it has not seen. Where i8 has
+// no certificate, `check` decides about it (null: there is none, and i8 is not taken). Else f16.
+KvChoice ChooseKvPair(std::span<const Certificate> certificates, KvQuality quality,
+                      std::span<const KvPair> possible, const KvQuickCheck* check);
+// Would ChooseKvPair look at a check?
+bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality quality,
+                     std::span<const KvPair> possible);
+
+// The whole of it: certificates from the sidecar, the check from the sidecar or made now and stored
+// there. forward: precision and what it needs, as it will be served. progress: a growing fraction,
+// called only where something is computed. What went wrong with files goes to notes.
+Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality quality,
+                              const ForwardOptions& forward, Executor& executor,
+                              const std::function<void(double fraction)>& progress,
+                              std::vector<std::string>* notes);
+
+Result<KvQuickCheck> MakeQuickCheck(const Model& model, const ForwardOptions& forward,
+                                    Executor& executor,
+                                    const std::function<void(double fraction)>& progress);
+
+namespace internal {
+// From the sidecar, or made now and stored there.
+Result<KvQuickCheck> LoadQuickCheck(const Model& model, Sidecar* sidecar,
+                                    const ForwardOptions& forward, Executor& executor,
+                                    const std::function<void(double fraction)>& progress,
+                                    std::vector<std::string>* notes);
+}  // namespace internal
+
+// Of a pair that is served, whoever chose it.
+enum class KvStanding : uint8_t { kReference, kCertified, kFailed, kUnknown };
+struct KvVerdict {
+  KvStanding standing = KvStanding::kUnknown;
+  std::string text;  // "certified: strict", "failed: …", "not certified", "reference"
+};
+KvVerdict StandingOf(std::span<const Certificate> certificates, KvPair pair, KvQuality quality);
+
+}  // namespace kvasir
