@@ -1,0 +1,207 @@
+#include "certify/choose_kv.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "certify/test_models.h"
+#include "env/thread_pool.h"
+
+namespace kvasir {
+namespace {
+
+constexpr KvPair kF16 = {KvType::kF16, KvType::kF16};
+constexpr KvPair kBf16 = {KvType::kBf16, KvType::kBf16};
+constexpr KvPair kI8 = {KvType::kI8, KvType::kI8};
+constexpr KvPair kK8V4 = {KvType::kI8, KvType::kI4};
+constexpr KvPair kI4 = {KvType::kI4, KvType::kI4};
+constexpr KvPair kAll[] = {kF16, kBf16, kI8, kK8V4, kI4};
+
+Certificate Make(KvPair pair, double bytes, double mean, bool quick = false) {
+  Certificate certificate;
+  certificate.pair = pair;
+  certificate.bytes_per_token = bytes;
+  certificate.settings.max_len = 8192;
+  certificate.settings.quick = quick;
+  certificate.measures.prefill = {10000, 0, mean, mean * 10, 0.5, 0.999};
+  certificate.measures.greedy = {104, 128, 100, 20, 40};
+  certificate.control_mean = 2;
+  certificate.control_failed = true;
+  return certificate;
+}
+
+KvQuickCheck Check(double mean, double top1, double control_mean = 2, double control_top1 = 0.2) {
+  return {{512, 0, mean, 0, 0, top1}, {128, 0, control_mean, 0, 0, control_top1}};
+}
+
+TEST(ChooseKvPair, TheSmallestThatKeepsTheBudget) {
+  const std::vector<Certificate> all = {Make(kI8, 8.25, 0.0003), Make(kI4, 4.5, 0.03),
+                                        Make(kK8V4, 6.4, 0.006), Make(kBf16, 16, 0.0001)};
+  const auto choose = [&](KvQuality quality) { return ChooseKvPair(all, quality, kAll, nullptr); };
+  EXPECT_EQ(choose(KvQuality::kStrict).pair, kI8);
+  EXPECT_EQ(choose(KvQuality::kBalanced).pair, kK8V4);
+  EXPECT_EQ(choose(KvQuality::kSmall).pair, kI4);
+  EXPECT_NE(choose(KvQuality::kSmall).reason.find("i4"), std::string::npos);
+  EXPECT_NE(choose(KvQuality::kSmall).reason.find("small"), std::string::npos);
+  for (const KvQuality quality : kKvQualities) EXPECT_FALSE(NeedsQuickCheck(all, quality, kAll));
+  // What this build or model cannot serve is not chosen.
+  const KvPair some[] = {kF16, kI8};
+  EXPECT_EQ(ChooseKvPair(all, KvQuality::kSmall, some, nullptr).pair, kI8);
+}
+
+TEST(ChooseKvPair, AQuickCertificateDoesNotOpenFourBits) {
+  const std::vector<Certificate> quick = {Make(kI8, 8.25, 0.0003, true),
+                                          Make(kI4, 4.5, 0.0003, true),
+                                          Make(kK8V4, 6.4, 0.0003, true)};
+  EXPECT_EQ(ChooseKvPair(quick, KvQuality::kSmall, kAll, nullptr).pair, kI8);
+}
+
+TEST(ChooseKvPair, AVoidCertificateCountsAsFailed) {
+  std::vector<Certificate> blind = {Make(kI8, 8.25, 0.0003)};
+  blind[0].control_failed = false;
+  const KvChoice choice = ChooseKvPair(blind, KvQuality::kSmall, kAll, nullptr);
+  EXPECT_EQ(choice.pair, kF16);
+  EXPECT_NE(choice.reason.find("void"), std::string::npos) << choice.reason;
+  EXPECT_FALSE(blind[0].quality().has_value());
+}
+
+TEST(ChooseKvPair, WithoutACertificateTheCheckDecidesAboutI8) {
+  const KvQuickCheck good = Check(0.0004, 0.99), bad = Check(0.01, 0.95);
+  EXPECT_TRUE(NeedsQuickCheck({}, KvQuality::kBalanced, kAll));
+  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, &good).pair, kI8);
+  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, &bad).pair, kF16);
+  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, nullptr).pair, kF16);
+  // Not where i8 is not served.
+  const KvPair wide[] = {kF16, kBf16};
+  EXPECT_FALSE(NeedsQuickCheck({}, KvQuality::kBalanced, wide));
+  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, wide, &good).pair, kF16);
+  // A certificate of i8 that failed outweighs the check; one of another format does not.
+  const std::vector<Certificate> failed = {Make(kI8, 8.25, 0.5)};
+  EXPECT_FALSE(NeedsQuickCheck(failed, KvQuality::kBalanced, kAll));
+  EXPECT_EQ(ChooseKvPair(failed, KvQuality::kBalanced, kAll, &good).pair, kF16);
+  const std::vector<Certificate> other = {Make(kI4, 4.5, 0.5)};
+  EXPECT_TRUE(NeedsQuickCheck(other, KvQuality::kBalanced, kAll));
+  EXPECT_EQ(ChooseKvPair(other, KvQuality::kBalanced, kAll, &good).pair, kI8);
+}
+
+TEST(QuickCheck, TheControlMustFail) {
+  EXPECT_TRUE(Check(0.0004, 0.99).Passes());
+  EXPECT_FALSE(Check(0.0004, 0.97).Passes());
+  EXPECT_FALSE(Check(0.003, 0.99).Passes());
+  EXPECT_FALSE(Check(0.0, 1.0, 0.0, 1.0).Passes()) << "blind";
+  EXPECT_FALSE(Check(0.0, 1.0, 0.5, 0.99).Passes()) << "blind";
+  EXPECT_FALSE(KvQuickCheck().Passes());
+  KvQuickCheck broken = Check(0.0004, 0.99);
+  broken.i8.broken = 1;
+  EXPECT_FALSE(broken.Passes());
+}
+
+TEST(StandingOf, SaysWhatIsKnown) {
+  const std::vector<Certificate> all = {Make(kI8, 8.25, 0.0003), Make(kI4, 4.5, 0.03)};
+  EXPECT_EQ(StandingOf(all, kF16, KvQuality::kBalanced).standing, KvStanding::kReference);
+  EXPECT_EQ(StandingOf(all, kI8, KvQuality::kBalanced).standing, KvStanding::kCertified);
+  EXPECT_EQ(StandingOf(all, kI4, KvQuality::kSmall).standing, KvStanding::kCertified);
+  const KvVerdict failed = StandingOf(all, kI4, KvQuality::kBalanced);
+  EXPECT_EQ(failed.standing, KvStanding::kFailed);
+  EXPECT_NE(failed.text.find("mean KLD 0.03"), std::string::npos) << failed.text;
+  EXPECT_EQ(StandingOf(all, kK8V4, KvQuality::kBalanced).standing, KvStanding::kUnknown);
+}
+
+class InSidecar : public ::testing::Test {
+ protected:
+  InSidecar() { setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1); }
+  ~InSidecar() override { unsetenv("XDG_CACHE_HOME"); }
+  Sidecar Open() const { return {folder_ / "m.gguf", 77}; }
+  testing::TempFolder folder_;
+};
+
+TEST_F(InSidecar, CertificatesAreKeptAndReplaced) {
+  Sidecar sidecar = Open();
+  ASSERT_TRUE(sidecar.Store("two_term_blocks", 1, 5).ok());
+  ASSERT_TRUE(StoreCertificates(std::vector{Make(kI8, 8.25, 0.5), Make(kI4, 4.5, 0.03)}, &sidecar)
+                  .ok());
+  ASSERT_TRUE(StoreCertificates(std::vector{Make(kI8, 8.25, 0.0003)}, &sidecar).ok());
+  std::vector<std::string> notes;
+  const Sidecar again = Open();
+  const std::vector<Certificate> back = LoadCertificates(again, &notes);
+  EXPECT_TRUE(notes.empty());
+  ASSERT_EQ(back.size(), 2U);
+  EXPECT_EQ(back[0].Verdict(), "strict");
+  EXPECT_EQ(back[1].Verdict().substr(0, 5), "small");
+  EXPECT_EQ(CertificateToJson(back[0]).dump(), CertificateToJson(Make(kI8, 8.25, 0.0003)).dump());
+  EXPECT_NE(again.Find("two_term_blocks", 1), nullptr);
+  EXPECT_TRUE(LoadCertificates(Sidecar(folder_ / "m.gguf", 78), nullptr).empty())
+      << "made for another model";
+}
+
+TEST_F(InSidecar, BrokenOnesAreRefusedOneByOne) {
+  const nlohmann::json good = nlohmann::json(CertificateToJson(Make(kI8, 8.25, 0.0003)));
+  ASSERT_TRUE(CertificateFromJson(good).ok());
+  const auto refused = [&](const std::function<void(nlohmann::json*)>& damage) {
+    nlohmann::json bad = good;
+    damage(&bad);
+    EXPECT_FALSE(CertificateFromJson(bad).ok()) << bad;
+    Sidecar sidecar = Open();
+    EXPECT_TRUE(sidecar.Store("certificates", 1, {bad, good}).ok());
+    std::vector<std::string> notes;
+    EXPECT_EQ(LoadCertificates(sidecar, &notes).size(), 1U);
+    EXPECT_EQ(notes.size(), 1U);
+  };
+  for (const char* key : {"k", "v", "bytes_per_token", "method", "format_version", "settings",
+                          "control", "measures"}) {
+    refused([&](nlohmann::json* json) { json->erase(key); });
+    refused([&](nlohmann::json* json) { (*json)[key] = nullptr; });
+  }
+  for (const char* key : {"precision", "base", "text", "max_len", "seed", "quick"}) {
+    refused([&](nlohmann::json* json) { (*json)["settings"].erase(key); });
+  }
+  refused([](nlohmann::json* json) { (*json)["k"] = "i9"; });
+  refused([](nlohmann::json* json) { (*json)["bytes_per_token"] = -1; });
+  refused([](nlohmann::json* json) { (*json)["settings"]["max_len"] = 0; });
+  refused([](nlohmann::json* json) { (*json)["method"] = kCertifyMethod + 1; });
+  refused([](nlohmann::json* json) { (*json)["format_version"]["v"] = 1000; });
+  refused([](nlohmann::json* json) { *json = "certificate"; });
+  Sidecar sidecar = Open();
+  ASSERT_TRUE(sidecar.Store("certificates", 1, 3).ok());
+  std::vector<std::string> notes;
+  EXPECT_TRUE(LoadCertificates(sidecar, &notes).empty());
+  EXPECT_EQ(notes.size(), 1U);
+}
+
+// A verdict written into the file by hand counts for nothing: it is judged anew.
+TEST_F(InSidecar, TheStoredVerdictIsNotBelieved) {
+  nlohmann::json forged = nlohmann::json(CertificateToJson(Make(kI4, 4.5, 0.5)));
+  forged["verdict"] = forged["quality"] = "strict";
+  const auto back = CertificateFromJson(forged);
+  ASSERT_TRUE(back.ok());
+  EXPECT_FALSE(back->Passes(KvQuality::kSmall));
+}
+
+TEST_F(InSidecar, AutoOnAModelIsDecidedOnceAndStored) {
+  ThreadPool pool(2);
+  const auto model = testing::LoadSmallRandom(folder_, pool);
+  ForwardOptions forward;
+  forward.precision = Precision::kExact;
+  std::vector<std::string> notes;
+  int computed = 0;
+  const auto count = [&](double) { ++computed; };
+  const auto choose = [&] {
+    Sidecar sidecar(folder_ / "small.gguf", model->fingerprint());
+    return ChooseKvType(*model, &sidecar, KvQuality::kBalanced, forward, pool, count, &notes);
+  };
+  const auto first = choose();
+  ASSERT_TRUE(first.ok()) << first.status().ToString();
+  const bool served = KvTypeServed(KvType::kI8);
+  EXPECT_EQ(computed > 0, served) << "the check needs kernels, and nothing else is computed";
+  computed = 0;
+  const auto second = choose();
+  EXPECT_EQ(computed, 0);
+  EXPECT_EQ(second->pair, first->pair);
+  EXPECT_EQ(second->reason, first->reason);
+  EXPECT_TRUE(notes.empty());
+  if (!served) EXPECT_EQ(first->pair, kF16);
+}
+
+}  // namespace
+}  // namespace kvasir
