@@ -21,6 +21,7 @@ enum ExitCode : int {
 int ServeCommand(int argc, const char* const* argv);
 int ChatCommand(int argc, const char* const* argv);
 int BenchCommand(int argc, const char* const* argv);
+int CertifyCommand(int argc, const char* const* argv);
 int InspectCommand(int argc, const char* const* argv);
 int VersionCommand(int argc, const char* const* argv);
 

@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"serve", kvasir::ServeCommand, "OpenAI-compatible server for one model"},
     {"chat", kvasir::ChatCommand, "talk to a model in the terminal"},
     {"bench", kvasir::BenchCommand, "put load on any OpenAI-compatible server and measure"},
+    {"certify", kvasir::CertifyCommand, "what smaller KV formats do to a model, and a certificate"},
     {"inspect", kvasir::InspectCommand, "what a model file holds and what its KV cache takes"},
     {"version", kvasir::VersionCommand, "version, instruction sets, compiler"},
 };
