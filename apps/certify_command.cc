@@ -210,10 +210,9 @@ Result<std::vector<Certificate>> Measure(const CertifyFlags& flags, const std::s
   Result<std::vector<Certificate>> certificates = certifier.Run(&work, notes);
   if (certificates.status().code() == StatusCode::kCancelled) {
     return Status(StatusCode::kCancelled,
-                  work.path().empty()
-                      ? "stopped; nothing was finished yet"
-                      : "stopped; what is finished is kept in " + work.path() +
-                            ", the same command goes on from there");
+                  work.path().empty() ? "stopped; nothing was finished yet"
+                                      : "stopped; what is finished is kept in " + work.path() +
+                                            ", the same command goes on from there");
   }
   if (!certificates.ok()) return certificates.status();
   if (const Status stored = StoreCertificates(*certificates, &sidecar); !stored.ok()) {

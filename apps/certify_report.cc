@@ -54,9 +54,8 @@ double WorstBucket(const Measures& measures) {
 
 Line Row(const Certificate& certificate, double f16_bytes) {
   const Measures& m = certificate.measures;
-  const std::string median = m.greedy.median >= m.greedy.tokens
-                                 ? Format(">=%d", m.greedy.tokens)
-                                 : Format("%d", m.greedy.median);
+  const std::string median = m.greedy.median >= m.greedy.tokens ? Format(">=%d", m.greedy.tokens)
+                                                                : Format("%d", m.greedy.median);
   const std::string retrieval =
       m.questions() == 0 ? "-"
                          : Format("%.0f/%.0f", m.recall() * static_cast<double>(m.questions()),
@@ -110,14 +109,14 @@ ChartPanel RetrievalPanel(const CertifyReport& report) {
     for (const RetrievalCell& cell : report.certificates[i].measures.retrieval) {
       if (cell.counted > 0) cells.push_back(cell);
     }
-    std::stable_sort(cells.begin(), cells.end(), [](const auto& a, const auto& b) {
-      return a.distance < b.distance;
-    });
+    std::stable_sort(cells.begin(), cells.end(),
+                     [](const auto& a, const auto& b) { return a.distance < b.distance; });
     ChartSeries series;
     series.colour = i;
     series.name = report.certificates[i].name() + ": retrieval";
     for (const RetrievalCell& cell : cells) {
-      series.points.push_back({static_cast<double>(cell.distance), 100.0 * cell.right / cell.counted});
+      series.points.push_back(
+          {static_cast<double>(cell.distance), 100.0 * cell.right / cell.counted});
     }
     panel.series.push_back(std::move(series));
   }
@@ -134,8 +133,8 @@ std::string CertifyTable(const CertifyReport& report) {
                      settings.text + "), precision " + settings.precision +
                      (settings.quick ? ", quick" : "") + "\nKLD in nats\n\n";
   std::vector<Line> lines = {{"K/V", "B/token", "of f16", "KLD mean", "p99", "max", "top-1",
-                              "worst bucket", "decode/prefill", "greedy median", "p10",
-                              "retrieval", "good for"}};
+                              "worst bucket", "decode/prefill", "greedy median", "p10", "retrieval",
+                              "good for"}};
   for (const Certificate& certificate : report.certificates) {
     lines.push_back(Row(certificate, report.f16_bytes_per_token));
   }

@@ -20,7 +20,8 @@ struct CertifyReport {
 // A table with a verdict and its reason for each format, and what the control says.
 std::string CertifyTable(const CertifyReport& report);
 nlohmann::ordered_json CertifyJson(const CertifyReport& report);
-// Divergence and disagreement by position, in prefill and in decode mode, and retrieval by distance.
+// Divergence and disagreement by position, in prefill and in decode mode, and retrieval by
+// distance.
 std::string CertifySvg(const CertifyReport& report);
 
 }  // namespace kvasir

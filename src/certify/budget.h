@@ -23,11 +23,11 @@ struct KvBudget {
   double mean;         // KLD over all positions, nats; in prefill and in decode mode
   double bucket_mean;  // of each bucket with kBucketPositions positions or more
   double p99;
-  double max;          // of a single position
-  double top1;         // share, at least
-  double ratio;        // decode mode over prefill mode
-  int greedy_median;   // first differing token, at least
-  double recall;       // share of retrieval questions, at least
+  double max;         // of a single position
+  double top1;        // share, at least
+  double ratio;       // decode mode over prefill mode
+  int greedy_median;  // first differing token, at least
+  double recall;      // share of retrieval questions, at least
 };
 const KvBudget& BudgetOf(KvQuality quality);
 

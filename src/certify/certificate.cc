@@ -158,8 +158,7 @@ Result<Certificate> CertificateFromJson(const json& object) {
   return certificate;
 }
 
-std::vector<Certificate> LoadCertificates(const Sidecar& sidecar,
-                                          std::vector<std::string>* notes) {
+std::vector<Certificate> LoadCertificates(const Sidecar& sidecar, std::vector<std::string>* notes) {
   std::vector<Certificate> certificates;
   const json* section = sidecar.Find(kSection, kSectionVersion);
   if (section == nullptr) return certificates;

@@ -127,8 +127,8 @@ Status Certifier::State::WriteTexts() {
     for (auto& text : some) texts.texts.push_back(std::move(text));
     first = end;
   }
-  KVASIR_ASSIGN_OR_RETURN(texts.prompts, write(plan.prompts, plan.prompt_tokens,
-                                               CounterRandom(options.seed, 2, 0)));
+  KVASIR_ASSIGN_OR_RETURN(
+      texts.prompts, write(plan.prompts, plan.prompt_tokens, CounterRandom(options.seed, 2, 0)));
   return Status::Ok();
 }
 
@@ -271,9 +271,8 @@ Result<Certifier> Certifier::Make(const Model& model, const CertifyOptions& opti
   }
   for (const int32_t token : own.text) {
     if (token < 0 || token >= model.config().vocab) {
-      return InvalidArgument("--text: token id " + std::to_string(token) +
-                                 " is outside the vocabulary",
-                             "text");
+      return InvalidArgument(
+          "--text: token id " + std::to_string(token) + " is outside the vocabulary", "text");
     }
   }
   if (!own.text.empty() && own.text.size() < kTextTokens) {
@@ -289,8 +288,8 @@ Result<Certifier> Certifier::Make(const Model& model, const CertifyOptions& opti
 }
 
 Sidecar Certifier::WorkFile(const std::string& model_path) const {
-  const json settings = {settings_.precision, settings_.base,    settings_.text, settings_.max_len,
-                         settings_.seed,      settings_.quick,   kCertifyMethod};
+  const json settings = {settings_.precision, settings_.base,  settings_.text, settings_.max_len,
+                         settings_.seed,      settings_.quick, kCertifyMethod};
   const std::string key = settings.dump();
   std::string stem = model_path;
   if (stem.ends_with(".gguf")) stem.resize(stem.size() - 5);
@@ -310,9 +309,9 @@ Result<std::vector<Certificate>> Certifier::Run(Sidecar* work, std::vector<std::
               notes};
   for (const KvPair pair : options_.pairs) {
     const Contender contender = Contender::Of(pair);
-    const bool twice = std::any_of(
-        state.contenders.begin(), state.contenders.end(),
-        [&](const Contender& other) { return other.name == contender.name; });
+    const bool twice =
+        std::any_of(state.contenders.begin(), state.contenders.end(),
+                    [&](const Contender& other) { return other.name == contender.name; });
     if (!twice) state.contenders.push_back(contender);
   }
   state.contenders.push_back(Contender::Control());
@@ -328,8 +327,7 @@ Result<std::vector<Certificate>> Certifier::Run(Sidecar* work, std::vector<std::
     for (const Tokens& text : state.texts.texts) {
       state.plan.text_tokens.push_back(static_cast<int32_t>(text.size()));
     }
-    state.plan.parts =
-        PartsFor(state.plan.text_tokens, state.plan, options_.quick, options_.seed);
+    state.plan.parts = PartsFor(state.plan.text_tokens, state.plan, options_.quick, options_.seed);
     state.total = 0;
     for (const Part& part : state.plan.parts) state.total += state.PartCost(part);
   }

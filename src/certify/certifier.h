@@ -30,9 +30,9 @@ struct CertifyProgress {
 struct CertifyOptions {
   std::vector<KvPair> pairs;
   KvPair base = {KvType::kF16, KvType::kF16};
-  ForwardOptions forward;     // precision and what it needs; the rest is set here
-  int32_t max_len = 0;        // tokens of the longest text; 0: the model's context
-  bool quick = false;         // shorter texts, an eighth of the work or less
+  ForwardOptions forward;  // precision and what it needs; the rest is set here
+  int32_t max_len = 0;     // tokens of the longest text; 0: the model's context
+  bool quick = false;      // shorter texts, an eighth of the work or less
   uint64_t seed = 1;
   std::vector<int32_t> text;  // tokens to read instead of what the model writes itself
   int32_t bos = -1;           // put before each piece of `text`; -1: nothing
@@ -50,8 +50,8 @@ class Certifier {
                                 Executor& executor);
 
   const CertifySettings& settings() const { return settings_; }
-  // Where parts are kept: NAME.certify.kvasir.json beside the model, or in the cache folder. Tied to
-  // the model and to all settings.
+  // Where parts are kept: NAME.certify.kvasir.json beside the model, or in the cache folder. Tied
+  // to the model and to all settings.
   Sidecar WorkFile(const std::string& model_path) const;
   // One certificate for each pair, in their order. kCancelled when stopped.
   Result<std::vector<Certificate>> Run(Sidecar* work, std::vector<std::string>* notes);

@@ -236,12 +236,12 @@ TEST_F(CertifyTest, DivergenceGrowsAsBitsGo) {
   ASSERT_TRUE(results.ok());
   double last = 0;
   for (const PartResult& result : *results) {
-    const Measures sum = SumUp(std::vector{MeasuredPart{MeasuredPart::Mode::kPrefill, result}}, 160, 1);
+    const Measures sum =
+        SumUp(std::vector{MeasuredPart{MeasuredPart::Mode::kPrefill, result}}, 160, 1);
     EXPECT_GT(sum.prefill.mean, 3 * last);
     last = sum.prefill.mean;
   }
 }
-
 
 }  // namespace
 }  // namespace kvasir

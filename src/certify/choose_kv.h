@@ -32,8 +32,9 @@ struct KvQuickCheck {
 
 // The rule, without a model. Of the formats that are possible here and whose certificate keeps
 // `quality` the one of the fewest bytes per token. A certificate made with --quick counts for
-// formats of eight bits or more only: what four bits do to long texts, it has not seen. Where i8 has
-// no certificate, `check` decides about it (null: there is none, and i8 is not taken). Else f16.
+// formats of eight bits or more only: what four bits do to long texts, it has not seen. Where i8
+// has no certificate, `check` decides about it (null: there is none, and i8 is not taken). Else
+// f16.
 KvChoice ChooseKvPair(std::span<const Certificate> certificates, KvQuality quality,
                       std::span<const KvPair> possible, const KvQuickCheck* check);
 // Would ChooseKvPair look at a check?

@@ -51,9 +51,8 @@ TEST(ChooseKvPair, TheSmallestThatKeepsTheBudget) {
 }
 
 TEST(ChooseKvPair, AQuickCertificateDoesNotOpenFourBits) {
-  const std::vector<Certificate> quick = {Make(kI8, 8.25, 0.0003, true),
-                                          Make(kI4, 4.5, 0.0003, true),
-                                          Make(kK8V4, 6.4, 0.0003, true)};
+  const std::vector<Certificate> quick = {
+      Make(kI8, 8.25, 0.0003, true), Make(kI4, 4.5, 0.0003, true), Make(kK8V4, 6.4, 0.0003, true)};
   EXPECT_EQ(ChooseKvPair(quick, KvQuality::kSmall, kAll, nullptr).pair, kI8);
 }
 
@@ -119,8 +118,8 @@ class InSidecar : public ::testing::Test {
 TEST_F(InSidecar, CertificatesAreKeptAndReplaced) {
   Sidecar sidecar = Open();
   ASSERT_TRUE(sidecar.Store("two_term_blocks", 1, 5).ok());
-  ASSERT_TRUE(StoreCertificates(std::vector{Make(kI8, 8.25, 0.5), Make(kI4, 4.5, 0.03)}, &sidecar)
-                  .ok());
+  ASSERT_TRUE(
+      StoreCertificates(std::vector{Make(kI8, 8.25, 0.5), Make(kI4, 4.5, 0.03)}, &sidecar).ok());
   ASSERT_TRUE(StoreCertificates(std::vector{Make(kI8, 8.25, 0.0003)}, &sidecar).ok());
   std::vector<std::string> notes;
   const Sidecar again = Open();

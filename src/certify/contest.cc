@@ -61,12 +61,10 @@ Status Contest::CheckStop() const {
 }
 
 Status Contest::Group(size_t rows, size_t begin,
-                      FunctionRef<Status(SequenceRunner&, SequenceRunner::Sink)> run,
-                      Visit visit) {
+                      FunctionRef<Status(SequenceRunner&, SequenceRunner::Sink)> run, Visit visit) {
   KVASIR_RETURN_IF_ERROR(CheckStop());
-  KVASIR_RETURN_IF_ERROR(run(*base_, [&](size_t row, std::span<float> logits) {
-    meter_->SetBase(row, logits);
-  }));
+  KVASIR_RETURN_IF_ERROR(
+      run(*base_, [&](size_t row, std::span<float> logits) { meter_->SetBase(row, logits); }));
   if (!meter_->FinishBase(rows)) {
     return Internal("the model itself gives logits that are not finite, with K and V in " +
                     KvPairName(context_.base));

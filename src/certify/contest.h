@@ -21,7 +21,7 @@
 namespace kvasir {
 
 struct Contender {
-  std::string name;      // in reports and work files
+  std::string name;  // in reports and work files
   KvPair pair;
   int control_bits = 0;  // > 0: K and V pass RoundingFilter(bits) first
 

@@ -3,8 +3,8 @@
 //
 // Computed in double from the float logits a (base) and b (candidate) as
 //   D = sum p_i (a_i - b_i) - (log sum exp a - log sum exp b),
-// summed in ascending order of the vocabulary: the same on every thread count, and 0 to the last bit
-// for equal logits.
+// summed in ascending order of the vocabulary: the same on every thread count, and 0 to the last
+// bit for equal logits.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ struct Divergence {
   bool finite = false;    // all logits of the candidate were finite
 };
 
-// Index of the largest; of equals the first; NaN never wins; 0 if nothing is greater than -infinity.
+// Index of the largest; of equals the first; NaN never wins; 0 if nothing is greater than
+// -infinity.
 int32_t Likeliest(std::span<const float> logits);
 
 // Compares rows of logits in groups: the base's first, then those of one candidate after the other.

@@ -26,8 +26,8 @@ PartResults MeasurePrefill(const MeasureContext& context, std::span<const Conten
 PartResults MeasureDecode(const MeasureContext& context, std::span<const Contender> contenders,
                           std::span<const Tokens> texts, std::span<const int> indexes);
 // Greedy texts of `tokens` tokens after each prompt: index of the first token that differs from the
-// base's own, `tokens` where none does. Up to there both have read the same tokens, so the contender
-// is fed the base's text. Prompts have one length.
+// base's own, `tokens` where none does. Up to there both have read the same tokens, so the
+// contender is fed the base's text. Prompts have one length.
 PartResults MeasureGreedy(const MeasureContext& context, std::span<const Contender> contenders,
                           std::span<const Tokens> prompts, int tokens);
 
@@ -36,8 +36,9 @@ PartResults MeasureGreedy(const MeasureContext& context, std::span<const Contend
 PartResults MeasureRepeat(const MeasureContext& context, std::span<const Contender> contenders,
                           std::span<const int32_t> pool, int32_t first, int distance,
                           uint64_t seed);
-// `text` with keys of four random tokens, each followed by a value, written over it at eight depths,
-// two a depth; at the end each key is given and its value asked for. text: 256 tokens or more.
+// `text` with keys of four random tokens, each followed by a value, written over it at eight
+// depths, two a depth; at the end each key is given and its value asked for. text: 256 tokens or
+// more.
 PartResults MeasureNeedles(const MeasureContext& context, std::span<const Contender> contenders,
                            Tokens text, std::span<const int32_t> pool, uint64_t seed);
 

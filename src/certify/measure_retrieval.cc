@@ -25,10 +25,9 @@ Result<std::vector<bool>> Ask(Contest* contest, std::span<const int32_t> ask, in
     SequenceRunner& runner = i == 0 ? contest->base() : contest->runner(i - 1);
     const int32_t before = runner.length(0);
     bool good = false;
-    KVASIR_RETURN_IF_ERROR(
-        runner.Prefill(0, ask, {&last, 1}, [&](size_t, std::span<float> logits) {
-          good = Likeliest(logits) == expected;
-        }));
+    KVASIR_RETURN_IF_ERROR(runner.Prefill(0, ask, {&last, 1}, [&](size_t, std::span<float> logits) {
+      good = Likeliest(logits) == expected;
+    }));
     runner.Truncate(0, before);
     right.push_back(good);
   }
@@ -54,8 +53,7 @@ PartResults MeasureRepeat(const MeasureContext& context, std::span<const Contend
   const int asked = std::min(distance, kRepeatAsked);
   Tokens tokens = {first};
   for (int i = 0; i < distance; ++i) {
-    tokens.push_back(
-        Draw(pool, seed, static_cast<uint64_t>(distance), static_cast<uint64_t>(i)));
+    tokens.push_back(Draw(pool, seed, static_cast<uint64_t>(distance), static_cast<uint64_t>(i)));
   }
   const auto at = [&](int i) { return tokens[1 + static_cast<size_t>(i % distance)]; };
   KVASIR_ASSIGN_OR_RETURN(
@@ -67,7 +65,8 @@ PartResults MeasureRepeat(const MeasureContext& context, std::span<const Contend
   for (int i = 0; i < asked; ++i) {
     const int32_t next = at(i);
     if (i >= kRepeatSkipped) {
-      KVASIR_ASSIGN_OR_RETURN(const std::vector<bool> right, Ask(contest.get(), {&next, 1}, at(i + 1)));
+      KVASIR_ASSIGN_OR_RETURN(const std::vector<bool> right,
+                              Ask(contest.get(), {&next, 1}, at(i + 1)));
       Count(right, 0, &results);
     }
     KVASIR_RETURN_IF_ERROR(contest->Feed(0, {&next, 1}));
@@ -97,16 +96,14 @@ PartResults MeasureNeedles(const MeasureContext& context, std::span<const Conten
     }
     needles.push_back(std::move(needle));
   }
-  KVASIR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Contest> contest,
-      Contest::Make(context, contenders, {1, kChunkRows, length + kKeyTokens}));
+  KVASIR_ASSIGN_OR_RETURN(const std::unique_ptr<Contest> contest,
+                          Contest::Make(context, contenders, {1, kChunkRows, length + kKeyTokens}));
   KVASIR_RETURN_IF_ERROR(contest->Feed(0, text));
   for (int i = 0; i < kNeedles; ++i) {
     KVASIR_RETURN_IF_ERROR(contest->CheckStop());
     const Tokens& needle = needles[static_cast<size_t>(i)];
-    KVASIR_ASSIGN_OR_RETURN(
-        const std::vector<bool> right,
-        Ask(contest.get(), std::span(needle).first(kKeyTokens), needle.back()));
+    KVASIR_ASSIGN_OR_RETURN(const std::vector<bool> right,
+                            Ask(contest.get(), std::span(needle).first(kKeyTokens), needle.back()));
     Count(right, static_cast<size_t>(i / kNeedlesEach), &results);
   }
   return results;

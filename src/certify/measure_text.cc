@@ -7,12 +7,10 @@ namespace kvasir {
 
 PartResults MeasurePrefill(const MeasureContext& context, std::span<const Contender> contenders,
                            const Tokens& text, int sequence) {
-  const int rows =
-      DivergenceMeter::RowsFor(static_cast<size_t>(context.model.config().vocab));
+  const int rows = DivergenceMeter::RowsFor(static_cast<size_t>(context.model.config().vocab));
   const auto length = static_cast<int>(text.size());
-  KVASIR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Contest> contest,
-      Contest::Make(context, contenders, {1, std::min(rows, length), length}));
+  KVASIR_ASSIGN_OR_RETURN(const std::unique_ptr<Contest> contest,
+                          Contest::Make(context, contenders, {1, std::min(rows, length), length}));
   std::vector<PartResult> results(contenders.size());
   for (PartResult& result : results) result.text.push_back({sequence, {}, ""});
   KVASIR_RETURN_IF_ERROR(
@@ -48,7 +46,8 @@ PartResults MeasureDecode(const MeasureContext& context, std::span<const Contend
         contest->Decode(step, [&](size_t contender, size_t row, const Divergence& divergence) {
           results[contender].text[order[row]].Add(divergence);
         }));
-    if (context.progress) context.progress(static_cast<double>(at + 1) / static_cast<double>(length));
+    if (context.progress)
+      context.progress(static_cast<double>(at + 1) / static_cast<double>(length));
   }
   return results;
 }

@@ -44,9 +44,8 @@ class Collector {
 };
 
 size_t BucketOf(const std::vector<Bucket>& buckets, int32_t position) {
-  const auto it = std::partition_point(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-    return bucket.last < position;
-  });
+  const auto it = std::partition_point(
+      buckets.begin(), buckets.end(), [&](const Bucket& bucket) { return bucket.last < position; });
   return static_cast<size_t>(std::min(it, buckets.end() - 1) - buckets.begin());
 }
 

@@ -16,9 +16,9 @@ struct Spread {
   int64_t count = 0;
   int64_t broken = 0;  // of them, those whose logits were not finite; in nothing below
   double mean = 0;
-  double p99 = 0;      // the smallest value that 99 % of positions do not exceed
+  double p99 = 0;  // the smallest value that 99 % of positions do not exceed
   double max = 0;
-  double top1 = 1;     // share of positions whose likeliest token is the base's
+  double top1 = 1;  // share of positions whose likeliest token is the base's
 };
 
 // Positions first to last of a sequence, both included.

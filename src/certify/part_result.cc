@@ -54,17 +54,15 @@ Result<RetrievalCell> CellFromJson(const json& object) {
 }  // namespace
 
 void TextScores::Add(const Divergence& divergence) {
-  kld.push_back(divergence.finite
-                    ? std::llround(std::min(divergence.kld, kMostNats) * kPerNat)
-                    : kNotFinite);
+  kld.push_back(divergence.finite ? std::llround(std::min(divergence.kld, kMostNats) * kPerNat)
+                                  : kNotFinite);
   same_top += divergence.finite && divergence.same_top ? '1' : '0';
 }
 
 nlohmann::json PartResultToJson(const PartResult& result) {
   json text = json::array(), cells = json::array();
   for (const TextScores& scores : result.text) {
-    text.push_back(
-        {{"sequence", scores.sequence}, {"kld", scores.kld}, {"same", scores.same_top}});
+    text.push_back({{"sequence", scores.sequence}, {"kld", scores.kld}, {"same", scores.same_top}});
   }
   for (const RetrievalCell& cell : result.cells) {
     cells.push_back({{"kind", cell.kind},

@@ -15,11 +15,11 @@ enum class PartKind : uint8_t { kPrefill, kDecode, kGreedy, kRepeat, kNeedles };
 
 struct Part {
   PartKind kind = PartKind::kPrefill;
-  std::string name;         // "prefill-0"
-  std::vector<int> texts;   // kPrefill, kDecode: which; kGreedy: which prompts
-  int32_t distance = 0;     // kRepeat; kNeedles: length of the text
-  uint64_t seed = 0;        // kRepeat, kNeedles
-  double cost = 0;          // in rows, roughly, of one runner
+  std::string name;        // "prefill-0"
+  std::vector<int> texts;  // kPrefill, kDecode: which; kGreedy: which prompts
+  int32_t distance = 0;    // kRepeat; kNeedles: length of the text
+  uint64_t seed = 0;       // kRepeat, kNeedles
+  double cost = 0;         // in rows, roughly, of one runner
 
   // For the memory of a runner.
   int32_t sequences = 1;
@@ -38,8 +38,8 @@ struct CertifyPlan {
 CertifyPlan MakePlan(int32_t max_len, bool quick, uint64_t seed);
 
 // Texts of the lengths planned, cut from `tokens` in order; each begins with `bos` if that is not
-// negative. What the tokens do not fill is shorter or left out; the plan is adapted. Prompts are cut
-// at even distances. kInvalidArgument where there are fewer than kTextTokens.
+// negative. What the tokens do not fill is shorter or left out; the plan is adapted. Prompts are
+// cut at even distances. kInvalidArgument where there are fewer than kTextTokens.
 inline constexpr size_t kTextTokens = 256;
 struct CertifyTexts {
   std::vector<std::vector<int32_t>> texts;

@@ -27,8 +27,8 @@ inline std::unique_ptr<Model> LoadSmallRandom(const TempFolder& folder, Executor
 
 // The trained 260-thousand-parameter model that stands beside the checkout; "" if it is not there.
 inline std::string StoriesPath() {
-  for (const char* path : {"../shared/models/stories260K.gguf",
-                           "../../shared/models/stories260K.gguf"}) {
+  for (const char* path :
+       {"../shared/models/stories260K.gguf", "../../shared/models/stories260K.gguf"}) {
     if (std::filesystem::exists(path)) return path;
   }
   return "";

@@ -39,10 +39,11 @@ Certificate CertifyFile(const std::string& path, int32_t max_len) {
   KVASIR_CHECK(certificates.ok());
   unsetenv("XDG_CACHE_HOME");
   const Certificate& bf16 = (*certificates)[0];
-  std::printf("%s: bf16 mean %.2g, p99 %.2g, top-1 %.2f %%, ratio %.3f, greedy %d; control %.2g; %s\n",
-              path.c_str(), bf16.measures.prefill.mean, bf16.measures.prefill.p99,
-              bf16.measures.prefill.top1 * 100, bf16.measures.ratio, bf16.measures.greedy.median,
-              bf16.control_mean, bf16.Verdict().c_str());
+  std::printf(
+      "%s: bf16 mean %.2g, p99 %.2g, top-1 %.2f %%, ratio %.3f, greedy %d; control %.2g; %s\n",
+      path.c_str(), bf16.measures.prefill.mean, bf16.measures.prefill.p99,
+      bf16.measures.prefill.top1 * 100, bf16.measures.ratio, bf16.measures.greedy.median,
+      bf16.control_mean, bf16.Verdict().c_str());
   return bf16;
 }
 
