@@ -159,13 +159,13 @@ Result<CertifyOptions> OptionsOf(const CertifyFlags& flags, const Model& model, 
                                  Executor& executor, std::vector<std::string>* notes) {
   CertifyOptions options;
   for (const std::string& name : flags.kv_types) {
-    KVASIR_ASSIGN_OR_RETURN(const KvPair pair, ParseKvPair(name, "--kv-type"));
-    const Status served = MakeKvLayout(model.config(), pair, 16).status();
+    KVASIR_ASSIGN_OR_RETURN(const CacheFormat& format, ParseCacheFormat(name, "--kv-type"));
+    const Status served = MakeKvLayout(model.config(), format, 16).status();
     if (!served.ok()) return InvalidArgument("--kv-type " + name + ": " + served.message());
-    options.pairs.push_back(pair);
+    options.formats.push_back(format);
   }
-  if (options.pairs.empty()) options.pairs = PairsWorthHaving(model.config());
-  KVASIR_ASSIGN_OR_RETURN(options.base, ParseKvPair(flags.base, "--base"));
+  if (options.formats.empty()) options.formats = FormatsWorthHaving(model.config());
+  KVASIR_ASSIGN_OR_RETURN(options.base, ParseCacheFormat(flags.base, "--base"));
   options.forward.precision = PrecisionOf(flags.precision);
   if (options.forward.precision == Precision::kDefault) {
     KVASIR_ASSIGN_OR_RETURN(options.forward.two_terms,

@@ -67,16 +67,15 @@ Result<CertifySettings> SettingsFromJson(const json& object) {
 }
 
 // Made by the measurement and for the bytes that this build knows?
-Status CheckVersions(const json& object, KvPair pair) {
+Status CheckVersions(const json& object, const CacheFormat& format) {
   KVASIR_ASSIGN_OR_RETURN(const double method, Number(object, "method", nullptr));
-  KVASIR_ASSIGN_OR_RETURN(const double k, Number(object, "format_version", "k"));
-  KVASIR_ASSIGN_OR_RETURN(const double v, Number(object, "format_version", "v"));
+  KVASIR_ASSIGN_OR_RETURN(const std::string version, Text(object, "format_version", nullptr));
   if (method != kCertifyMethod) {
-    return Unimplemented("the certificate of " + KvPairName(pair) +
+    return Unimplemented("the certificate of " + CacheFormatName(format) +
                          " was made by another version of the measurement");
   }
-  if (k != KvFormatVersion(pair.k) || v != KvFormatVersion(pair.v)) {
-    return Unimplemented("the certificate of " + KvPairName(pair) +
+  if (version != VersionText(format)) {
+    return Unimplemented("the certificate of " + CacheFormatName(format) +
                          " is for another version of the format");
   }
   return Status::Ok();
@@ -113,26 +112,24 @@ std::string Certificate::Verdict() const {
 ordered_json CertificateToJson(const Certificate& certificate) {
   const CertifySettings& settings = certificate.settings;
   const std::optional<KvQuality> quality = certificate.quality();
-  ordered_json out = {
-      {"format", certificate.name()},
-      {"k", KvTypeName(certificate.pair.k)},
-      {"v", KvTypeName(certificate.pair.v)},
-      {"bytes_per_token", certificate.bytes_per_token},
-      {"method", kCertifyMethod},
-      {"format_version",
-       {{"k", KvFormatVersion(certificate.pair.k)}, {"v", KvFormatVersion(certificate.pair.v)}}},
-      {"settings",
-       {{"precision", settings.precision},
-        {"base", settings.base},
-        {"text", settings.text},
-        {"max_len", settings.max_len},
-        {"seed", settings.seed},
-        {"quick", settings.quick}}},
-      {"control",
-       {{"kld_mean", certificate.control_mean},
-        {"top1", certificate.control_top1},
-        {"failed", certificate.control_failed}}},
-      {"measures", MeasuresToJson(certificate.measures)}};
+  ordered_json out = {{"format", certificate.name()},
+                      {"k", certificate.format.k},
+                      {"v", certificate.format.v},
+                      {"bytes_per_token", certificate.bytes_per_token},
+                      {"method", kCertifyMethod},
+                      {"format_version", VersionText(certificate.format)},
+                      {"settings",
+                       {{"precision", settings.precision},
+                        {"base", settings.base},
+                        {"text", settings.text},
+                        {"max_len", settings.max_len},
+                        {"seed", settings.seed},
+                        {"quick", settings.quick}}},
+                      {"control",
+                       {{"kld_mean", certificate.control_mean},
+                        {"top1", certificate.control_top1},
+                        {"failed", certificate.control_failed}}},
+                      {"measures", MeasuresToJson(certificate.measures)}};
   // For readers; judged anew by whoever loads it.
   out["quality"] = quality.has_value() ? ordered_json(KvQualityName(*quality)) : ordered_json();
   out["verdict"] = certificate.Verdict();
@@ -143,11 +140,10 @@ Result<Certificate> CertificateFromJson(const json& object) {
   Certificate certificate;
   KVASIR_ASSIGN_OR_RETURN(const std::string k, Text(object, "k", nullptr));
   KVASIR_ASSIGN_OR_RETURN(const std::string v, Text(object, "v", nullptr));
-  const Result<KvType> k_type = ParseKvType(k, "k"), v_type = ParseKvType(v, "v");
-  if (!k_type.ok()) return Broken("k");
-  if (!v_type.ok()) return Broken("v");
-  certificate.pair = {*k_type, *v_type};
-  KVASIR_RETURN_IF_ERROR(CheckVersions(object, certificate.pair));
+  const Result<CacheFormat> format = ParseCacheFormat(k + "/" + v, "k");
+  if (!format.ok() || format->k != k || format->v != v) return Broken("k");
+  certificate.format = *format;
+  KVASIR_RETURN_IF_ERROR(CheckVersions(object, certificate.format));
   KVASIR_ASSIGN_OR_RETURN(certificate.bytes_per_token, Number(object, "bytes_per_token", nullptr));
   KVASIR_ASSIGN_OR_RETURN(certificate.settings, SettingsFromJson(object));
   KVASIR_ASSIGN_OR_RETURN(certificate.control_mean, Number(object, "control", "kld_mean"));
@@ -184,7 +180,7 @@ Status StoreCertificates(std::span<const Certificate> certificates, Sidecar* sid
   std::vector<Certificate> all = LoadCertificates(*sidecar, nullptr);
   for (const Certificate& certificate : certificates) {
     const auto same = std::find_if(all.begin(), all.end(), [&](const Certificate& other) {
-      return other.pair == certificate.pair;
+      return other.format == certificate.format;
     });
     if (same != all.end()) {
       *same = certificate;

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "calibrate/sidecar.h"
 #include "certify/budget.h"
-#include "certify/kv_pair.h"
+#include "certify/cache_format.h"
 #include "certify/measures.h"
 
 namespace kvasir {
@@ -32,7 +32,7 @@ struct CertifySettings {
 };
 
 struct Certificate {
-  KvPair pair;
+  CacheFormat format;
   double bytes_per_token = 0;  // K and V, all layers
   CertifySettings settings;
   Measures measures;
@@ -42,7 +42,7 @@ struct Certificate {
   double control_top1 = 0;
   bool control_failed = false;
 
-  std::string name() const { return KvPairName(pair); }
+  std::string name() const { return CacheFormatName(format); }
   // Nothing if the certificate is void or the format keeps no budget.
   std::optional<KvQuality> quality() const;
   bool Passes(KvQuality wanted) const;

@@ -66,7 +66,7 @@ struct Certifier::State {
   MeasureContext context;
   CertifyPlan plan;
   CertifyTexts texts;
-  std::vector<Contender> contenders;  // the pairs, then the control
+  std::vector<Contender> contenders;  // the formats, then the control
   std::vector<int32_t> pool;          // of tokens for retrieval
   Sidecar* work;
   std::vector<std::string>* notes;
@@ -87,9 +87,7 @@ struct Certifier::State {
   Status FindTexts();
   Status WriteTexts();
   std::string SectionOf(const Part& part, const Contender& contender) const {
-    return part.name + " " + contender.name + " " +
-           std::to_string(KvFormatVersion(contender.pair.k)) + "." +
-           std::to_string(KvFormatVersion(contender.pair.v));
+    return part.name + " " + contender.name + " " + VersionText(contender.format);
   }
   bool Known(const Part& part, const Contender& contender) const;
   double PartCost(const Part& part) const {
@@ -175,7 +173,7 @@ size_t Certifier::State::GroupSize(const Part& part, size_t missing) const {
   const uint64_t free_bytes = FreeMemoryBytes() / 2;
   uint64_t bytes = Contest::CacheBytes(model, options.base, shape);
   const uint64_t each = std::max<uint64_t>(
-      1, Contest::CacheBytes(model, {KvType::kF16, KvType::kF16}, shape));  // the widest contender
+      1, Contest::CacheBytes(model, CacheFormat(), shape));  // the widest contender
   size_t count = 0;
   while (count < missing && bytes + each <= free_bytes) {
     bytes += each;
@@ -263,11 +261,11 @@ Result<Certifier> Certifier::Make(const Model& model, const CertifyOptions& opti
                                ", the model's context",
                            "max-len");
   }
-  if (own.pairs.empty()) return InvalidArgument("no KV format to certify", "kv-type");
-  std::vector<KvPair> all = own.pairs;
+  if (own.formats.empty()) return InvalidArgument("no KV format to certify", "kv-type");
+  std::vector<CacheFormat> all = own.formats;
   all.push_back(own.base);
-  for (const KvPair pair : all) {
-    KVASIR_RETURN_IF_ERROR(MakeKvLayout(model.config(), pair, kBlockTokens).status());
+  for (const CacheFormat& format : all) {
+    KVASIR_RETURN_IF_ERROR(MakeKvLayout(model.config(), format, kBlockTokens).status());
   }
   for (const int32_t token : own.text) {
     if (token < 0 || token >= model.config().vocab) {
@@ -279,7 +277,7 @@ Result<Certifier> Certifier::Make(const Model& model, const CertifyOptions& opti
     return CutTexts(MakePlan(own.max_len, own.quick, own.seed), own.text, own.bos).status();
   }
   certifier.settings_ = {PrecisionText(own.forward.precision),
-                         KvPairName(own.base),
+                         CacheFormatName(own.base),
                          TextName(own),
                          own.max_len,
                          own.seed,
@@ -307,8 +305,8 @@ Result<std::vector<Certificate>> Certifier::Run(Sidecar* work, std::vector<std::
               {},
               work,
               notes};
-  for (const KvPair pair : options_.pairs) {
-    const Contender contender = Contender::Of(pair);
+  for (const CacheFormat& format : options_.formats) {
+    const Contender contender = Contender::Of(format);
     const bool twice =
         std::any_of(state.contenders.begin(), state.contenders.end(),
                     [&](const Contender& other) { return other.name == contender.name; });
@@ -338,9 +336,9 @@ Result<std::vector<Certificate>> Certifier::Run(Sidecar* work, std::vector<std::
   for (size_t i = 0; i + 1 < state.contenders.size(); ++i) {
     const Contender& contender = state.contenders[i];
     Certificate certificate;
-    certificate.pair = contender.pair;
+    certificate.format = contender.format;
     KVASIR_ASSIGN_OR_RETURN(const KvLayout layout,
-                            MakeKvLayout(model_->config(), contender.pair, kBlockTokens));
+                            MakeKvLayout(model_->config(), contender.format, kBlockTokens));
     certificate.bytes_per_token = layout.bytes_per_token();
     certificate.settings = settings_;
     certificate.settings.max_len = state.plan.text_tokens[0];

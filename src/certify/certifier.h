@@ -14,8 +14,8 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "calibrate/sidecar.h"
+#include "certify/cache_format.h"
 #include "certify/certificate.h"
-#include "certify/kv_pair.h"
 #include "model/forward.h"
 #include "model/model.h"
 
@@ -28,8 +28,8 @@ struct CertifyProgress {
 };
 
 struct CertifyOptions {
-  std::vector<KvPair> pairs;
-  KvPair base = {KvType::kF16, KvType::kF16};
+  std::vector<CacheFormat> formats;
+  CacheFormat base;
   ForwardOptions forward;  // precision and what it needs; the rest is set here
   int32_t max_len = 0;     // tokens of the longest text; 0: the model's context
   bool quick = false;      // shorter texts, an eighth of the work or less
@@ -53,7 +53,7 @@ class Certifier {
   // Where parts are kept: NAME.certify.kvasir.json beside the model, or in the cache folder. Tied
   // to the model and to all settings.
   Sidecar WorkFile(const std::string& model_path) const;
-  // One certificate for each pair, in their order. kCancelled when stopped.
+  // One certificate for each format, in their order. kCancelled when stopped.
   Result<std::vector<Certificate>> Run(Sidecar* work, std::vector<std::string>* notes);
 
  private:

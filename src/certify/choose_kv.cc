@@ -6,31 +6,40 @@
 namespace kvasir {
 namespace {
 
-constexpr KvPair kI8 = {KvType::kI8, KvType::kI8};
-constexpr KvPair kF16 = {KvType::kF16, KvType::kF16};
+const CacheFormat& I8() {
+  static const CacheFormat format = CacheFormat::Of("i8");
+  return format;
+}
+
+const CacheFormat& F16() {
+  static const CacheFormat format;
+  return format;
+}
+
 constexpr int kBlockTokens = 16;
 
-bool Contains(std::span<const KvPair> pairs, KvPair pair) {
-  return std::find(pairs.begin(), pairs.end(), pair) != pairs.end();
+bool Contains(std::span<const CacheFormat> formats, const CacheFormat& format) {
+  return std::find(formats.begin(), formats.end(), format) != formats.end();
 }
 
-bool BelowEightBits(KvPair pair) {
-  return pair.k == KvType::kI4 || pair.v == KvType::kI4;
+bool BelowEightBits(const CacheFormat& format) {
+  const std::vector<KvType> types = TypesIn(format);
+  return std::find(types.begin(), types.end(), KvType::kI4) != types.end();
 }
 
-const Certificate* Find(std::span<const Certificate> certificates, KvPair pair) {
+const Certificate* Find(std::span<const Certificate> certificates, const CacheFormat& format) {
   for (const Certificate& certificate : certificates) {
-    if (certificate.pair == pair) return &certificate;
+    if (certificate.format == format) return &certificate;
   }
   return nullptr;
 }
 
 const Certificate* SmallestPassing(std::span<const Certificate> certificates, KvQuality quality,
-                                   std::span<const KvPair> possible) {
+                                   std::span<const CacheFormat> possible) {
   const Certificate* best = nullptr;
   for (const Certificate& certificate : certificates) {
-    if (!Contains(possible, certificate.pair) || !certificate.Passes(quality)) continue;
-    if (certificate.settings.quick && BelowEightBits(certificate.pair)) continue;
+    if (!Contains(possible, certificate.format) || !certificate.Passes(quality)) continue;
+    if (certificate.settings.quick && BelowEightBits(certificate.format)) continue;
     if (best == nullptr || certificate.bytes_per_token < best->bytes_per_token) best = &certificate;
   }
   return best;
@@ -54,27 +63,28 @@ bool KvQuickCheck::Passes() const {
 }
 
 bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality quality,
-                     std::span<const KvPair> possible) {
-  return Contains(possible, kI8) && SmallestPassing(certificates, quality, possible) == nullptr &&
-         Find(certificates, kI8) == nullptr;
+                     std::span<const CacheFormat> possible) {
+  return Contains(possible, I8()) && SmallestPassing(certificates, quality, possible) == nullptr &&
+         Find(certificates, I8()) == nullptr;
 }
 
-KvChoice ChooseKvPair(std::span<const Certificate> certificates, KvQuality quality,
-                      std::span<const KvPair> possible, const KvQuickCheck* check) {
+KvChoice ChooseCacheFormat(std::span<const Certificate> certificates, KvQuality quality,
+                           std::span<const CacheFormat> possible, const KvQuickCheck* check) {
   const std::string wanted(KvQualityName(quality));
   if (const Certificate* best = SmallestPassing(certificates, quality, possible); best != nullptr) {
-    return {best->pair, best->name() + ": the smallest format certified " + wanted +
-                            " for this model (up to " + std::to_string(best->settings.max_len) +
-                            " tokens)"};
+    return {best->format, best->name() + ": the smallest format certified " + wanted +
+                              " for this model (up to " + std::to_string(best->settings.max_len) +
+                              " tokens)"};
   }
-  if (!Contains(possible, kI8)) return {kF16, "f16: i8 is not served for this model"};
-  if (const Certificate* i8 = Find(certificates, kI8); i8 != nullptr) {
-    return {kF16, "f16: no smaller format is certified " + wanted + "; i8: " + i8->WhyNot(quality)};
+  if (!Contains(possible, I8())) return {F16(), "f16: i8 is not served for this model"};
+  if (const Certificate* i8 = Find(certificates, I8()); i8 != nullptr) {
+    return {F16(),
+            "f16: no smaller format is certified " + wanted + "; i8: " + i8->WhyNot(quality)};
   }
-  if (check == nullptr) return {kF16, "f16: nothing is certified"};
-  if (!check->Passes()) return {kF16, "f16: i8 failed its quick check, " + QuickText(*check)};
-  return {kI8, "i8: passed its quick check, " + QuickText(*check) +
-                   "; `kvasir certify` looks closer and may find a smaller one"};
+  if (check == nullptr) return {F16(), "f16: nothing is certified"};
+  if (!check->Passes()) return {F16(), "f16: i8 failed its quick check, " + QuickText(*check)};
+  return {I8(), "i8: passed its quick check, " + QuickText(*check) +
+                    "; `kvasir certify` looks closer and may find a smaller one"};
 }
 
 Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality quality,
@@ -82,25 +92,26 @@ Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality qu
                               const std::function<void(double fraction)>& progress,
                               std::vector<std::string>* notes) {
   const std::vector<Certificate> certificates = LoadCertificates(*sidecar, notes);
-  std::vector<KvPair> possible = {kF16};
-  for (const Certificate& certificate : certificates) possible.push_back(certificate.pair);
-  possible.push_back(kI8);
-  std::erase_if(possible, [&](KvPair pair) {
-    return !MakeKvLayout(model.config(), pair, kBlockTokens).ok();
+  std::vector<CacheFormat> possible = {F16()};
+  for (const Certificate& certificate : certificates) possible.push_back(certificate.format);
+  possible.push_back(I8());
+  std::erase_if(possible, [&](const CacheFormat& format) {
+    return !MakeKvLayout(model.config(), format, kBlockTokens).ok();
   });
   if (!NeedsQuickCheck(certificates, quality, possible)) {
-    return ChooseKvPair(certificates, quality, possible, nullptr);
+    return ChooseCacheFormat(certificates, quality, possible, nullptr);
   }
   KVASIR_ASSIGN_OR_RETURN(
       const KvQuickCheck check,
       internal::LoadQuickCheck(model, sidecar, forward, executor, progress, notes));
-  return ChooseKvPair(certificates, quality, possible, &check);
+  return ChooseCacheFormat(certificates, quality, possible, &check);
 }
 
-KvVerdict StandingOf(std::span<const Certificate> certificates, KvPair pair, KvQuality quality) {
-  const auto wide = [](KvType type) { return type == KvType::kF32 || type == KvType::kF16; };
-  if (wide(pair.k) && wide(pair.v)) return {KvStanding::kReference, "reference"};
-  const Certificate* certificate = Find(certificates, pair);
+KvVerdict StandingOf(std::span<const Certificate> certificates, const CacheFormat& format,
+                     KvQuality quality) {
+  const auto wide = [](const std::string& type) { return type == "f32" || type == "f16"; };
+  if (wide(format.k) && wide(format.v)) return {KvStanding::kReference, "reference"};
+  const Certificate* certificate = Find(certificates, format);
   if (certificate == nullptr) return {KvStanding::kUnknown, "not certified"};
   if (certificate->Passes(quality)) {
     return {KvStanding::kCertified,

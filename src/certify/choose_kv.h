@@ -11,15 +11,15 @@
 #include "base/status.h"
 #include "calibrate/sidecar.h"
 #include "certify/budget.h"
+#include "certify/cache_format.h"
 #include "certify/certificate.h"
-#include "certify/kv_pair.h"
 #include "model/forward.h"
 #include "model/model.h"
 
 namespace kvasir {
 
 struct KvChoice {
-  KvPair pair;
+  CacheFormat format;
   std::string reason;  // one line for the log
 };
 
@@ -35,11 +35,11 @@ struct KvQuickCheck {
 // formats of eight bits or more only: what four bits do to long texts, it has not seen. Where i8
 // has no certificate, `check` decides about it (null: there is none, and i8 is not taken). Else
 // f16.
-KvChoice ChooseKvPair(std::span<const Certificate> certificates, KvQuality quality,
-                      std::span<const KvPair> possible, const KvQuickCheck* check);
-// Would ChooseKvPair look at a check?
+KvChoice ChooseCacheFormat(std::span<const Certificate> certificates, KvQuality quality,
+                           std::span<const CacheFormat> possible, const KvQuickCheck* check);
+// Would ChooseCacheFormat look at a check?
 bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality quality,
-                     std::span<const KvPair> possible);
+                     std::span<const CacheFormat> possible);
 
 // The whole of it: certificates from the sidecar, the check from the sidecar or made now and stored
 // there. forward: precision and what it needs, as it will be served. progress: a growing fraction,
@@ -61,12 +61,13 @@ Result<KvQuickCheck> LoadQuickCheck(const Model& model, Sidecar* sidecar,
                                     std::vector<std::string>* notes);
 }  // namespace internal
 
-// Of a pair that is served, whoever chose it.
+// Of a format that is served, whoever chose it.
 enum class KvStanding : uint8_t { kReference, kCertified, kFailed, kUnknown };
 struct KvVerdict {
   KvStanding standing = KvStanding::kUnknown;
   std::string text;  // "certified: strict", "failed: …", "not certified", "reference"
 };
-KvVerdict StandingOf(std::span<const Certificate> certificates, KvPair pair, KvQuality quality);
+KvVerdict StandingOf(std::span<const Certificate> certificates, const CacheFormat& format,
+                     KvQuality quality);
 
 }  // namespace kvasir

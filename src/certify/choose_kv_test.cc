@@ -11,16 +11,16 @@
 namespace kvasir {
 namespace {
 
-constexpr KvPair kF16 = {KvType::kF16, KvType::kF16};
-constexpr KvPair kBf16 = {KvType::kBf16, KvType::kBf16};
-constexpr KvPair kI8 = {KvType::kI8, KvType::kI8};
-constexpr KvPair kK8V4 = {KvType::kI8, KvType::kI4};
-constexpr KvPair kI4 = {KvType::kI4, KvType::kI4};
-constexpr KvPair kAll[] = {kF16, kBf16, kI8, kK8V4, kI4};
+const CacheFormat kF16 = {"f16", "f16"};
+const CacheFormat kBf16 = {"bf16", "bf16"};
+const CacheFormat kI8 = {"i8", "i8"};
+const CacheFormat kK8V4 = {"i8", "i4"};
+const CacheFormat kI4 = {"i4", "i4"};
+const CacheFormat kAll[] = {kF16, kBf16, kI8, kK8V4, kI4};
 
-Certificate Make(KvPair pair, double bytes, double mean, bool quick = false) {
+Certificate Make(const CacheFormat& format, double bytes, double mean, bool quick = false) {
   Certificate certificate;
-  certificate.pair = pair;
+  certificate.format = format;
   certificate.bytes_per_token = bytes;
   certificate.settings.max_len = 8192;
   certificate.settings.quick = quick;
@@ -35,53 +35,55 @@ KvQuickCheck Check(double mean, double top1, double control_mean = 2, double con
   return {{512, 0, mean, 0, 0, top1}, {128, 0, control_mean, 0, 0, control_top1}};
 }
 
-TEST(ChooseKvPair, TheSmallestThatKeepsTheBudget) {
+TEST(ChooseCacheFormat, TheSmallestThatKeepsTheBudget) {
   const std::vector<Certificate> all = {Make(kI8, 8.25, 0.0003), Make(kI4, 4.5, 0.03),
                                         Make(kK8V4, 6.4, 0.006), Make(kBf16, 16, 0.0001)};
-  const auto choose = [&](KvQuality quality) { return ChooseKvPair(all, quality, kAll, nullptr); };
-  EXPECT_EQ(choose(KvQuality::kStrict).pair, kI8);
-  EXPECT_EQ(choose(KvQuality::kBalanced).pair, kK8V4);
-  EXPECT_EQ(choose(KvQuality::kSmall).pair, kI4);
+  const auto choose = [&](KvQuality quality) {
+    return ChooseCacheFormat(all, quality, kAll, nullptr);
+  };
+  EXPECT_EQ(choose(KvQuality::kStrict).format, kI8);
+  EXPECT_EQ(choose(KvQuality::kBalanced).format, kK8V4);
+  EXPECT_EQ(choose(KvQuality::kSmall).format, kI4);
   EXPECT_NE(choose(KvQuality::kSmall).reason.find("i4"), std::string::npos);
   EXPECT_NE(choose(KvQuality::kSmall).reason.find("small"), std::string::npos);
   for (const KvQuality quality : kKvQualities) EXPECT_FALSE(NeedsQuickCheck(all, quality, kAll));
   // What this build or model cannot serve is not chosen.
-  const KvPair some[] = {kF16, kI8};
-  EXPECT_EQ(ChooseKvPair(all, KvQuality::kSmall, some, nullptr).pair, kI8);
+  const CacheFormat some[] = {kF16, kI8};
+  EXPECT_EQ(ChooseCacheFormat(all, KvQuality::kSmall, some, nullptr).format, kI8);
 }
 
-TEST(ChooseKvPair, AQuickCertificateDoesNotOpenFourBits) {
+TEST(ChooseCacheFormat, AQuickCertificateDoesNotOpenFourBits) {
   const std::vector<Certificate> quick = {
       Make(kI8, 8.25, 0.0003, true), Make(kI4, 4.5, 0.0003, true), Make(kK8V4, 6.4, 0.0003, true)};
-  EXPECT_EQ(ChooseKvPair(quick, KvQuality::kSmall, kAll, nullptr).pair, kI8);
+  EXPECT_EQ(ChooseCacheFormat(quick, KvQuality::kSmall, kAll, nullptr).format, kI8);
 }
 
-TEST(ChooseKvPair, AVoidCertificateCountsAsFailed) {
+TEST(ChooseCacheFormat, AVoidCertificateCountsAsFailed) {
   std::vector<Certificate> blind = {Make(kI8, 8.25, 0.0003)};
   blind[0].control_failed = false;
-  const KvChoice choice = ChooseKvPair(blind, KvQuality::kSmall, kAll, nullptr);
-  EXPECT_EQ(choice.pair, kF16);
+  const KvChoice choice = ChooseCacheFormat(blind, KvQuality::kSmall, kAll, nullptr);
+  EXPECT_EQ(choice.format, kF16);
   EXPECT_NE(choice.reason.find("void"), std::string::npos) << choice.reason;
   EXPECT_FALSE(blind[0].quality().has_value());
 }
 
-TEST(ChooseKvPair, WithoutACertificateTheCheckDecidesAboutI8) {
+TEST(ChooseCacheFormat, WithoutACertificateTheCheckDecidesAboutI8) {
   const KvQuickCheck good = Check(0.0004, 0.99), bad = Check(0.01, 0.95);
   EXPECT_TRUE(NeedsQuickCheck({}, KvQuality::kBalanced, kAll));
-  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, &good).pair, kI8);
-  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, &bad).pair, kF16);
-  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, kAll, nullptr).pair, kF16);
+  EXPECT_EQ(ChooseCacheFormat({}, KvQuality::kBalanced, kAll, &good).format, kI8);
+  EXPECT_EQ(ChooseCacheFormat({}, KvQuality::kBalanced, kAll, &bad).format, kF16);
+  EXPECT_EQ(ChooseCacheFormat({}, KvQuality::kBalanced, kAll, nullptr).format, kF16);
   // Not where i8 is not served.
-  const KvPair wide[] = {kF16, kBf16};
+  const CacheFormat wide[] = {kF16, kBf16};
   EXPECT_FALSE(NeedsQuickCheck({}, KvQuality::kBalanced, wide));
-  EXPECT_EQ(ChooseKvPair({}, KvQuality::kBalanced, wide, &good).pair, kF16);
+  EXPECT_EQ(ChooseCacheFormat({}, KvQuality::kBalanced, wide, &good).format, kF16);
   // A certificate of i8 that failed outweighs the check; one of another format does not.
   const std::vector<Certificate> failed = {Make(kI8, 8.25, 0.5)};
   EXPECT_FALSE(NeedsQuickCheck(failed, KvQuality::kBalanced, kAll));
-  EXPECT_EQ(ChooseKvPair(failed, KvQuality::kBalanced, kAll, &good).pair, kF16);
+  EXPECT_EQ(ChooseCacheFormat(failed, KvQuality::kBalanced, kAll, &good).format, kF16);
   const std::vector<Certificate> other = {Make(kI4, 4.5, 0.5)};
   EXPECT_TRUE(NeedsQuickCheck(other, KvQuality::kBalanced, kAll));
-  EXPECT_EQ(ChooseKvPair(other, KvQuality::kBalanced, kAll, &good).pair, kI8);
+  EXPECT_EQ(ChooseCacheFormat(other, KvQuality::kBalanced, kAll, &good).format, kI8);
 }
 
 TEST(QuickCheck, TheControlMustFail) {
@@ -159,7 +161,7 @@ TEST_F(InSidecar, BrokenOnesAreRefusedOneByOne) {
   refused([](nlohmann::json* json) { (*json)["bytes_per_token"] = -1; });
   refused([](nlohmann::json* json) { (*json)["settings"]["max_len"] = 0; });
   refused([](nlohmann::json* json) { (*json)["method"] = kCertifyMethod + 1; });
-  refused([](nlohmann::json* json) { (*json)["format_version"]["v"] = 1000; });
+  refused([](nlohmann::json* json) { (*json)["format_version"] = "i8.1000"; });
   refused([](nlohmann::json* json) { *json = "certificate"; });
   Sidecar sidecar = Open();
   ASSERT_TRUE(sidecar.Store("certificates", 1, 3).ok());
@@ -196,10 +198,12 @@ TEST_F(InSidecar, AutoOnAModelIsDecidedOnceAndStored) {
   computed = 0;
   const auto second = choose();
   EXPECT_EQ(computed, 0);
-  EXPECT_EQ(second->pair, first->pair);
+  EXPECT_EQ(second->format, first->format);
   EXPECT_EQ(second->reason, first->reason);
   EXPECT_TRUE(notes.empty());
-  if (!served) EXPECT_EQ(first->pair, kF16);
+  if (!served) {
+    EXPECT_EQ(first->format, kF16);
+  }
 }
 
 }  // namespace

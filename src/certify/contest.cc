@@ -9,10 +9,11 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 
-Result<std::unique_ptr<SequenceRunner>> MakeRunner(const MeasureContext& context, KvPair pair,
-                                                   KvFilter* filter, const ContestShape& shape) {
+Result<std::unique_ptr<SequenceRunner>> MakeRunner(const MeasureContext& context,
+                                                   const CacheFormat& format, KvFilter* filter,
+                                                   const ContestShape& shape) {
   KVASIR_ASSIGN_OR_RETURN(const KvLayout layout,
-                          MakeKvLayout(context.model.config(), pair, kBlockTokens));
+                          MakeKvLayout(context.model.config(), format, kBlockTokens));
   ForwardOptions forward = context.forward;
   forward.max_rows = shape.max_rows;
   forward.max_positions = shape.max_positions;
@@ -24,8 +25,9 @@ Result<std::unique_ptr<SequenceRunner>> MakeRunner(const MeasureContext& context
 
 }  // namespace
 
-uint64_t Contest::CacheBytes(const Model& model, KvPair pair, const ContestShape& shape) {
-  const Result<KvLayout> layout = MakeKvLayout(model.config(), pair, kBlockTokens);
+uint64_t Contest::CacheBytes(const Model& model, const CacheFormat& format,
+                             const ContestShape& shape) {
+  const Result<KvLayout> layout = MakeKvLayout(model.config(), format, kBlockTokens);
   if (!layout.ok()) return 0;
   const int blocks = (shape.max_positions + kBlockTokens - 1) / kBlockTokens;
   return uint64_t{layout->block_bytes()} * static_cast<uint64_t>(blocks) *
@@ -46,7 +48,7 @@ Result<std::unique_ptr<Contest>> Contest::Make(const MeasureContext& context,
       filter = contest->filters_.back().get();
     }
     KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<SequenceRunner> runner,
-                            MakeRunner(context, contender.pair, filter, shape));
+                            MakeRunner(context, contender.format, filter, shape));
     contest->runners_.push_back(std::move(runner));
   }
   contest->meter_ = std::make_unique<DivergenceMeter>(
@@ -67,7 +69,7 @@ Status Contest::Group(size_t rows, size_t begin,
       run(*base_, [&](size_t row, std::span<float> logits) { meter_->SetBase(row, logits); }));
   if (!meter_->FinishBase(rows)) {
     return Internal("the model itself gives logits that are not finite, with K and V in " +
-                    KvPairName(context_.base));
+                    CacheFormatName(context_.base));
   }
   for (size_t contender = 0; contender < runners_.size(); ++contender) {
     KVASIR_RETURN_IF_ERROR(run(*runners_[contender], [&](size_t row, std::span<float> logits) {

@@ -12,8 +12,8 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "calibrate/sequence_runner.h"
+#include "certify/cache_format.h"
 #include "certify/divergence.h"
-#include "certify/kv_pair.h"
 #include "certify/rounding_filter.h"
 #include "model/forward.h"
 #include "model/model.h"
@@ -22,19 +22,19 @@ namespace kvasir {
 
 struct Contender {
   std::string name;  // in reports and work files
-  KvPair pair;
+  CacheFormat format;
   int control_bits = 0;  // > 0: K and V pass RoundingFilter(bits) first
 
-  static Contender Of(KvPair pair) { return {KvPairName(pair), pair, 0}; }
+  static Contender Of(const CacheFormat& format) { return {CacheFormatName(format), format, 0}; }
   // "int2": f16 rows of two bits.
-  static Contender Control() { return {"int2", {KvType::kF16, KvType::kF16}, 2}; }
+  static Contender Control() { return {"int2", CacheFormat(), 2}; }
 };
 
 // What all measurements are given.
 struct MeasureContext {
   const Model& model;
   ForwardOptions forward;  // precision and what it needs; sizes and hooks are set by the contest
-  KvPair base;
+  CacheFormat base;
   Executor& executor;
   const std::atomic<bool>* stop = nullptr;        // set from outside: give up soon
   std::function<void(double fraction)> progress;  // of the part at hand; may be empty
@@ -54,7 +54,8 @@ class Contest {
                                                std::span<const Contender> contenders,
                                                const ContestShape& shape);
   // Memory that the caches of one contender (or the base) take.
-  static uint64_t CacheBytes(const Model& model, KvPair pair, const ContestShape& shape);
+  static uint64_t CacheBytes(const Model& model, const CacheFormat& format,
+                             const ContestShape& shape);
 
   SequenceRunner& base() { return *base_; }
   SequenceRunner& runner(size_t contender) { return *runners_[contender]; }

@@ -12,7 +12,6 @@ constexpr char kSection[] = "kv_quick_check";
 constexpr int kVersion = 1;
 constexpr int kTexts = 4;
 constexpr int kTokens = 128;
-constexpr KvPair kI8 = {KvType::kI8, KvType::kI8};
 
 Spread SpreadOf(const std::vector<MeasuredPart>& parts) {
   return SumUp(parts, kTokens, 1).prefill;
@@ -50,7 +49,7 @@ Result<KvQuickCheck> MakeQuickCheck(const Model& model, const ForwardOptions& fo
                             if (progress) progress(0.5 * fraction);
                           }));
   const MeasureContext context{model, forward, {}, executor, nullptr, {}};
-  const Contender contenders[] = {Contender::Of(kI8), Contender::Control()};
+  const Contender contenders[] = {Contender::Of(CacheFormat::Of("i8")), Contender::Control()};
   std::vector<MeasuredPart> i8, control;
   for (int i = 0; i < kTexts; ++i) {
     // The control on one text: it only has to be seen.

@@ -12,8 +12,6 @@
 namespace kvasir {
 namespace {
 
-constexpr KvPair kBf16 = {KvType::kBf16, KvType::kBf16};
-
 std::string Fixture(const std::string& name) {
   const char* folder = std::getenv("KVASIR_FIXTURES");
   const std::string path = std::string(folder != nullptr ? folder : "build/fixtures") + "/" + name;
@@ -27,7 +25,7 @@ Certificate CertifyFile(const std::string& path, int32_t max_len) {
   const auto model = Model::Load(path, pool);
   KVASIR_CHECK(model.ok());
   CertifyOptions options;
-  options.pairs = {kBf16};
+  options.formats = {CacheFormat::Of("bf16")};
   options.quick = true;
   options.max_len = max_len;
   options.forward.precision = Precision::kExact;

@@ -1,4 +1,4 @@
-#include "certify/kv_pair.h"
+#include "certify/cache_format.h"
 
 #include <gtest/gtest.h>
 
@@ -14,24 +14,24 @@
 namespace kvasir {
 namespace {
 
-TEST(KvPair, NamesBothWays) {
+TEST(CacheFormat, NamesBothWays) {
   for (const char* name : {"f32", "f16", "bf16", "i8", "i8/i4", "f16/bf16", "fp8_e4m3"}) {
-    const auto pair = ParseKvPair(name, "kv-type");
-    ASSERT_TRUE(pair.ok()) << name;
-    EXPECT_EQ(KvPairName(*pair), name);
+    const auto format = ParseCacheFormat(name, "kv-type");
+    ASSERT_TRUE(format.ok()) << name;
+    EXPECT_EQ(CacheFormatName(*format), name);
   }
-  EXPECT_EQ(KvPairName(*ParseKvPair("k8v4", "kv-type")), "i8/i4");
-  EXPECT_EQ(KvPairName(*ParseKvPair("k4v4", "kv-type")), "i4");
-  EXPECT_EQ(KvPairName(*ParseKvPair("q8_0", "kv-type")), "i8");
+  EXPECT_EQ(CacheFormatName(*ParseCacheFormat("k8v4", "kv-type")), "i8/i4");
+  EXPECT_EQ(CacheFormatName(*ParseCacheFormat("k4v4", "kv-type")), "i4");
+  EXPECT_EQ(CacheFormatName(*ParseCacheFormat("q8_0", "kv-type")), "i8");
   for (const char* name : {"", "/", "i8/", "/i8", "i8/i4/i4", "i9", "I8"}) {
-    EXPECT_FALSE(ParseKvPair(name, "kv-type").ok()) << name;
+    EXPECT_FALSE(ParseCacheFormat(name, "kv-type").ok()) << name;
   }
 }
 
 // What a format computes, as a hash of a small model's logits. If this fails for a format whose
 // bytes or arithmetic changed on purpose: raise its KvFormatVersion, so that old certificates end,
 // and write down the new digest.
-TEST(KvPair, AFormatsVersionStandsForItsBits) {
+TEST(CacheFormat, AFormatsVersionStandsForItsBits) {
   const std::map<std::string, std::pair<int, uint64_t>> known = {
       // DIGESTS
   };
@@ -46,7 +46,7 @@ TEST(KvPair, AFormatsVersionStandsForItsBits) {
   for (int i = 0; i < 64; ++i) tokens.push_back((i * 37 + 11) % 256);
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kI8, KvType::kI4,
                             KvType::kFp8E4M3, KvType::kFp8E5M2}) {
-    const auto layout = MakeKvLayout(model->config(), {type, type}, 16);
+    const auto layout = MakeKvLayout(model->config(), CacheFormat::Of(KvTypeName(type)), 16);
     if (!layout.ok()) continue;
     auto runner = SequenceRunner::Make(*model, forward, *layout, 1, serial);
     ASSERT_TRUE(runner.ok());
@@ -69,14 +69,17 @@ TEST(KvPair, AFormatsVersionStandsForItsBits) {
   }
 }
 
-TEST(PairsWorthHaving, AreServed) {
+TEST(FormatsWorthHaving, AreServed) {
   testing::TempFolder folder;
   SerialExecutor serial;
   const auto model = testing::LoadSmallRandom(folder, serial);
-  const std::vector<KvPair> pairs = PairsWorthHaving(model->config());
-  ASSERT_FALSE(pairs.empty());
-  for (const KvPair pair : pairs) EXPECT_TRUE(MakeKvLayout(model->config(), pair, 16).ok());
-  if (KvTypeServed(KvType::kI8)) EXPECT_EQ(KvPairName(pairs[0]), "i8");
+  const std::vector<CacheFormat> formats = FormatsWorthHaving(model->config());
+  ASSERT_FALSE(formats.empty());
+  for (const CacheFormat& format : formats)
+    EXPECT_TRUE(MakeKvLayout(model->config(), format, 16).ok());
+  if (KvTypeServed(KvType::kI8)) {
+    EXPECT_EQ(CacheFormatName(formats[0]), "i8");
+  }
 }
 
 TEST(RoundingFilter, LeavesAFewEvenValuesPerHead) {

@@ -1,0 +1,93 @@
+#include "certify/cache_format.h"
+
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kBlockTokens = 16;  // whether a format is served does not depend on it
+
+constexpr std::pair<std::string_view, std::string_view> kShortNames[] = {
+    {"k8v8", "i8"}, {"k8v4", "i8/i4"}, {"k4v4", "i4"}};
+
+Result<std::string> Canonical(std::string_view text, std::string_view field) {
+  KVASIR_ASSIGN_OR_RETURN(const KvType type, ParseKvType(text, field));
+  return std::string(KvTypeName(type));
+}
+
+}  // namespace
+
+std::string CacheFormatName(const CacheFormat& format) {
+  return format.k == format.v ? format.k : format.k + "/" + format.v;
+}
+
+Result<CacheFormat> ParseCacheFormat(std::string_view text, std::string_view field) {
+  for (const auto& [name, meaning] : kShortNames) {
+    if (text == name) text = meaning;
+  }
+  const size_t slash = text.find('/');
+  CacheFormat format;
+  KVASIR_ASSIGN_OR_RETURN(format.k, Canonical(text.substr(0, slash), field));
+  format.v = format.k;
+  if (slash != std::string_view::npos) {
+    KVASIR_ASSIGN_OR_RETURN(format.v, Canonical(text.substr(slash + 1), field));
+  }
+  return format;
+}
+
+std::vector<KvType> TypesIn(const CacheFormat& format) {
+  std::set<KvType> types;
+  for (const std::string& text : {format.k, format.v}) {
+    const Result<KvType> type = ParseKvType(text, "");
+    if (!type.ok()) return {};
+    types.insert(*type);
+  }
+  return {types.begin(), types.end()};
+}
+
+int KvFormatVersion(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+    case KvType::kF16:
+    case KvType::kBf16:
+    case KvType::kI8:
+    case KvType::kI4:
+    case KvType::kFp8E4M3:
+    case KvType::kFp8E5M2:
+      return 1;
+  }
+  KVASIR_CHECK(false && "not a KvType");
+  return 0;
+}
+
+std::string VersionText(const CacheFormat& format) {
+  std::string text;
+  for (const KvType type : TypesIn(format)) {
+    if (!text.empty()) text += " ";
+    text += std::string(KvTypeName(type)) + "." + std::to_string(KvFormatVersion(type));
+  }
+  return text;
+}
+
+Result<KvLayout> MakeKvLayout(const ModelConfig& config, const CacheFormat& format,
+                              int block_tokens) {
+  KVASIR_ASSIGN_OR_RETURN(const KvType k, ParseKvType(format.k, "K"));
+  KVASIR_ASSIGN_OR_RETURN(const KvType v, ParseKvType(format.v, "V"));
+  return KvLayout::Make(config.cache, block_tokens, k, v);
+}
+
+std::vector<CacheFormat> FormatsWorthHaving(const ModelConfig& config) {
+  const CacheFormat candidates[] = {
+      CacheFormat::Of("i8"), {"i8", "i4"}, CacheFormat::Of("i4"), CacheFormat::Of("fp8_e4m3")};
+  std::vector<CacheFormat> formats;
+  for (const CacheFormat& format : candidates) {
+    if (MakeKvLayout(config, format, kBlockTokens).ok()) formats.push_back(format);
+  }
+  if (formats.empty()) formats.push_back(CacheFormat::Of("bf16"));
+  return formats;
+}
+
+}  // namespace kvasir
