@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace kvasir {
 namespace {
@@ -119,6 +120,30 @@ KvVerdict StandingOf(std::span<const Certificate> certificates, const CacheForma
   }
   return {KvStanding::kFailed, "failed its certificate for " + std::string(KvQualityName(quality)) +
                                    ": " + certificate->WhyNot(quality)};
+}
+
+Result<KvDecision> DecideKv(const Model& model, const std::string& k, const std::string& v,
+                            Sidecar* sidecar, KvQuality quality, const ForwardOptions& forward,
+                            Executor& executor,
+                            const std::function<void(double fraction)>& progress,
+                            std::vector<std::string>* notes) {
+  KvDecision decision;
+  if (k == kKvAuto && v == kKvAuto) {
+    KVASIR_ASSIGN_OR_RETURN(
+        KvChoice choice, ChooseKvType(model, sidecar, quality, forward, executor, progress, notes));
+    decision.format = std::move(choice.format);
+    decision.verdict = StandingOf(LoadCertificates(*sidecar, nullptr), decision.format, quality);
+    if (decision.verdict.standing == KvStanding::kUnknown) decision.verdict.text = choice.reason;
+    notes->push_back("--kv-type auto takes " + choice.reason);
+    return decision;
+  }
+  KVASIR_ASSIGN_OR_RETURN(decision.format, ParseCacheFormat(k + "/" + v, "--kv-type"));
+  decision.verdict = StandingOf(LoadCertificates(*sidecar, notes), decision.format, quality);
+  if (decision.verdict.standing == KvStanding::kFailed) {
+    notes->push_back("KV format " + CacheFormatName(decision.format) + " " + decision.verdict.text +
+                     "; served all the same, since it was asked for");
+  }
+  return decision;
 }
 
 }  // namespace kvasir

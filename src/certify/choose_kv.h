@@ -18,6 +18,8 @@
 
 namespace kvasir {
 
+inline constexpr char kKvAuto[] = "auto";
+
 struct KvChoice {
   CacheFormat format;
   std::string reason;  // one line for the log
@@ -69,5 +71,17 @@ struct KvVerdict {
 };
 KvVerdict StandingOf(std::span<const Certificate> certificates, const CacheFormat& format,
                      KvQuality quality);
+
+// What a server does with its flags. k and v: as given, or both "auto". notes receives what the log
+// should say: how auto chose, and that a format is served although its certificate says no.
+struct KvDecision {
+  CacheFormat format;
+  KvVerdict verdict;
+};
+Result<KvDecision> DecideKv(const Model& model, const std::string& k, const std::string& v,
+                            Sidecar* sidecar, KvQuality quality, const ForwardOptions& forward,
+                            Executor& executor,
+                            const std::function<void(double fraction)>& progress,
+                            std::vector<std::string>* notes);
 
 }  // namespace kvasir

@@ -206,5 +206,43 @@ TEST_F(InSidecar, AutoOnAModelIsDecidedOnceAndStored) {
   }
 }
 
+TEST_F(InSidecar, DecidesWhatAServerDoes) {
+  ThreadPool pool(2);
+  const auto model = testing::LoadSmallRandom(folder_, pool);
+  ForwardOptions forward;
+  forward.precision = Precision::kExact;
+  Sidecar sidecar(folder_ / "small.gguf", model->fingerprint());
+  ASSERT_TRUE(
+      StoreCertificates(std::vector{Make(kBf16, 16, 0.003), Make(kI8, 99, 0.9)}, &sidecar).ok());
+  std::vector<std::string> notes;
+  const auto decide = [&](const std::string& k, const std::string& v, KvQuality quality) {
+    notes.clear();
+    return DecideKv(*model, k, v, &sidecar, quality, forward, pool, {}, &notes);
+  };
+  // Asked for, and fine.
+  auto got = decide("bf16", "bf16", KvQuality::kBalanced);
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->format, kBf16);
+  EXPECT_EQ(got->verdict.standing, KvStanding::kCertified);
+  EXPECT_TRUE(notes.empty());
+  // Asked for, and failed: served, and the log says so.
+  got = decide("bf16", "bf16", KvQuality::kStrict);
+  EXPECT_EQ(got->format, kBf16);
+  EXPECT_EQ(got->verdict.standing, KvStanding::kFailed);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("mean KLD 0.003 > 0.001"), std::string::npos) << notes[0];
+  // Other names mean the same.
+  EXPECT_EQ(decide("q8_0", "q8_0", KvQuality::kSmall)->verdict.standing, KvStanding::kFailed);
+  EXPECT_EQ(decide("f16", "f32", KvQuality::kStrict)->verdict.standing, KvStanding::kReference);
+  EXPECT_EQ(decide("f16", "bf16", KvQuality::kStrict)->verdict.standing, KvStanding::kUnknown);
+  // By itself.
+  got = decide("auto", "auto", KvQuality::kBalanced);
+  EXPECT_EQ(got->format, kBf16);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("auto"), std::string::npos);
+  EXPECT_EQ(decide("auto", "auto", KvQuality::kStrict)->format, kF16);
+  EXPECT_FALSE(decide("auto", "f16", KvQuality::kStrict).ok());
+}
+
 }  // namespace
 }  // namespace kvasir

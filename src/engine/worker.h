@@ -23,6 +23,10 @@ struct WorkerInfo {
   int32_t seats = 0;  // sequences that can run at once
   double kv_bytes_per_token = 0;
   std::string kv_type_k, kv_type_v;
+  // What is known about these formats for this model: "reference", "not certified", "certified:
+  // strict", or why the certificate says no.
+  std::string kv_verdict;
+  bool kv_failed = false;  // the certificate says no
   int32_t threads = 0;
   std::string isa, precision;
 };

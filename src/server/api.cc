@@ -184,7 +184,10 @@ void Api::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   }
   HttpResponse page;
   page.content_type = "text/html; charset=utf-8";
-  page.body = PageHtml(model_.name, options_.version);
+  const WorkerInfo& info = model_.worker->info();
+  page.body = PageHtml(model_.name, options_.version,
+                       "K in " + info.kv_type_k + ", V in " + info.kv_type_v +
+                           (info.kv_verdict.empty() ? "" : ": " + info.kv_verdict));
   page.headers.emplace_back("Content-Security-Policy", kPagePolicy);
   writer->Send(std::move(page));
 }

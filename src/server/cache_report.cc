@@ -93,6 +93,10 @@ Json CacheStateJson(const CacheReply& reply, const ServedModel& model,
   Json out = {{"object", "kvcache"}, {"model", model.name}, {"evict", reply.evict}};
   out["block_tokens"] = info.block_tokens;
   out["bytes_per_token"] = info.kv_bytes_per_token;
+  out["kv_format"] = {{"k", info.kv_type_k},
+                      {"v", info.kv_type_v},
+                      {"verdict", info.kv_verdict},
+                      {"failed", info.kv_failed}};
   out["blocks"] = BooksJson(reply.books);
   out["cached_blocks"] = counts.cached_blocks;
   const int64_t waste = reply.slots_allocated - reply.slots_used;

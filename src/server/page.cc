@@ -21,6 +21,7 @@ body{background:#15181d;color:#dde}code{background:#2a2f38}.bar{background:#333}
 </style></head><body>
 <h1>Kvasir</h1>
 <p>version @VERSION@ serves <code>@MODEL@</code></p>
+<p>KV cache: @KV@</p>
 <table>
 <tr><td>Running</td><td id="running">-</td></tr>
 <tr><td>Waiting</td><td id="waiting">-</td></tr>
@@ -97,9 +98,11 @@ void Replace(std::string_view mark, const std::string& text, std::string* page) 
 
 }  // namespace
 
-std::string PageHtml(const std::string& model_name, const std::string& version) {
+std::string PageHtml(const std::string& model_name, const std::string& version,
+                     const std::string& kv) {
   std::string page(kPage);
   Replace("@VERSION@", Escape(version), &page);
+  Replace("@KV@", Escape(kv), &page);
   Replace("@MODEL@", Escape(model_name), &page);
   return page;
 }

@@ -6,7 +6,9 @@
 
 namespace kvasir {
 
-std::string PageHtml(const std::string& model_name, const std::string& version);
+// kv: one line about the cache's format.
+std::string PageHtml(const std::string& model_name, const std::string& version,
+                     const std::string& kv);
 
 // Nothing from elsewhere, no frames: the page's own inline script and style, and requests to this
 // server.

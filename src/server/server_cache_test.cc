@@ -146,6 +146,20 @@ TEST(ServerCacheTest, PinsLeaveRoomForTheLongestSequence) {
   EXPECT_EQ(server.Get("/v1/kvcache").json()["pinning"]["budget_blocks"], 0);
 }
 
+TEST(ServerCacheTest, AFormatThatFailedItsCertificateIsShown) {
+  FakeWorkerOptions worker;
+  worker.kv_verdict = "failed its certificate for strict: mean KLD 0.5 > 0.001";
+  TestServer server(worker);
+  const Json format = server.Get("/v1/kvcache").json()["kv_format"];
+  EXPECT_EQ(format,
+            Json({{"k", "f16"}, {"v", "f16"}, {"verdict", worker.kv_verdict}, {"failed", true}}));
+  const TestReply page = server.Get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_NE(page.body.find(
+                "K in f16, V in f16: failed its certificate for strict: mean KLD 0.5 &gt; 0.001"),
+            std::string::npos);
+}
+
 TEST(ServerCacheTest, SeveralKeysSeeNoText) {
   ServerOptions options;
   options.api_keys = {"a", "b"};

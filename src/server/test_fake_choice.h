@@ -24,7 +24,8 @@ struct FakeWorkerOptions {
   // In the first event of every choice.
   int32_t cached_tokens = 0;
   MissReason miss_reason = MissReason::kCold;
-  WorkerStats stats;  // what stats() begins with: counters, retry_after_s
+  std::string kv_verdict;  // not empty: the cache's format failed its certificate
+  WorkerStats stats;       // what stats() begins with: counters, retry_after_s
 };
 
 struct FakeChoice {

@@ -24,6 +24,8 @@ class FakeWorker : public Worker {
     info_.block_tokens = 16;
     info_.pool_blocks = 256;
     info_.kv_type_k = info_.kv_type_v = "f16";
+    info_.kv_verdict = options.kv_verdict;
+    info_.kv_failed = !options.kv_verdict.empty();
     thread_ = std::thread([this] { Loop(); });
   }
   ~FakeWorker() override {
