@@ -167,10 +167,13 @@ Result<CertifyOptions> OptionsOf(const CertifyFlags& flags, const Model& model, 
   if (options.formats.empty()) options.formats = FormatsWorthHaving(model.config());
   KVASIR_ASSIGN_OR_RETURN(options.base, ParseCacheFormat(flags.base, "--base"));
   options.forward.precision = PrecisionOf(flags.precision);
-  if (options.forward.precision == Precision::kDefault) {
-    KVASIR_ASSIGN_OR_RETURN(options.forward.two_terms,
-                            LoadTwoTermBlocks(model, sidecar, executor, {}, notes));
-  }
+  CalibrationWish wish;
+  wish.two_terms = options.forward.precision == Precision::kDefault;
+  wish.keys = true;
+  KVASIR_ASSIGN_OR_RETURN(Calibration calibration,
+                          LoadCalibration(model, wish, sidecar, executor, {}, notes));
+  options.forward.two_terms = std::move(calibration.two_terms);
+  options.forward.keys = std::move(calibration.keys);
   options.max_len = flags.max_len;
   options.quick = flags.quick;
   options.seed = flags.seed;

@@ -20,12 +20,6 @@
 
 namespace kvasir {
 
-struct KeyConditioning {
-  std::vector<std::vector<float>> centre;   // [layer][kv_head * k_dim + channel]; empty: none
-  std::vector<std::vector<float>> balance;  // the same; every number is positive and finite
-  bool empty() const { return centre.empty(); }
-};
-
 inline constexpr int kConditioningPositions = 8192;
 // A channel's balance stays within this factor of its head's geometric mean, so that a channel that
 // was dead in the text cannot blow up another's rounding later.

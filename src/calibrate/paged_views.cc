@@ -1,8 +1,12 @@
 #include "calibrate/paged_views.h"
 
+#include "base/check.h"
+
 namespace kvasir {
 
-std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base) {
+std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base,
+                                const KeyConditioning& keys) {
+  KVASIR_CHECK(keys.empty() || keys.centre.size() == layout.layers().size());
   std::vector<PagedKv> views;
   for (const LayerSlot& slot : layout.layers()) {
     PagedKv view;
@@ -16,6 +20,10 @@ std::vector<PagedKv> PagedViews(const KvLayout& layout, std::byte* base) {
     view.v_dim = slot.spec.v_dim;
     view.k_type = slot.k_type;
     view.v_type = slot.v_type;
+    if (!keys.empty() && KvTypeIsInteger(slot.k_type)) {
+      view.k_centre = keys.centre[views.size()];
+      view.k_balance = keys.balance[views.size()];
+    }
     views.push_back(view);
   }
   return views;

@@ -20,6 +20,7 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Make(const Model& model,
   runner->vocab_ = static_cast<size_t>(model.config().vocab);
   runner->max_rows_ = options.max_rows;
   runner->max_positions_ = options.max_positions;
+  runner->keys_ = options.keys;
   KVASIR_ASSIGN_OR_RETURN(runner->pass_, ForwardPass::Make(model, std::move(options), executor));
   const int block = layout.block_tokens();
   const int each = (runner->max_positions_ + block - 1) / block;
@@ -32,7 +33,7 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Make(const Model& model,
                        FormatSize(bytes));
   }
   std::memset(runner->memory_.data(), 0xFF, bytes);  // NaN in f32, f16 and bf16
-  runner->layers_ = PagedViews(layout, runner->memory_.data());
+  runner->layers_ = PagedViews(layout, runner->memory_.data(), runner->keys_);
   runner->tables_.resize(static_cast<size_t>(sequences));
   for (int s = 0; s < sequences; ++s) {
     for (int i = 0; i < each; ++i) {

@@ -57,6 +57,7 @@ class SequenceRunner {
   int max_positions_ = 0;
   std::unique_ptr<ForwardPass> pass_;
   BigBuffer memory_;
+  KeyConditioning keys_;
   std::vector<PagedKv> layers_;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> lengths_;

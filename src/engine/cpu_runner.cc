@@ -7,20 +7,23 @@
 
 namespace kvasir {
 
-CpuRunner::CpuRunner(const Model& model, KvArena* arena, int max_rows,
+CpuRunner::CpuRunner(const Model& model, KvArena* arena, int max_rows, KeyConditioning keys,
                      std::unique_ptr<ForwardPass> forward)
     : vocab_(model.config().vocab),
       max_rows_(max_rows),
       forward_(std::move(forward)),
-      layers_(PagedViews(arena->layout(), arena->base())) {}
+      keys_(std::move(keys)),
+      layers_(PagedViews(arena->layout(), arena->base(), keys_)) {}
 
 Result<std::unique_ptr<CpuRunner>> CpuRunner::Make(const Model& model, KvArena* arena,
                                                    ForwardOptions options, Executor& executor) {
   KVASIR_CHECK(static_cast<int>(arena->layout().layers().size()) == model.config().layers);
   const int max_rows = options.max_rows;
+  KeyConditioning keys = options.keys;
   KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
                           ForwardPass::Make(model, std::move(options), executor));
-  return std::unique_ptr<CpuRunner>(new CpuRunner(model, arena, max_rows, std::move(forward)));
+  return std::unique_ptr<CpuRunner>(
+      new CpuRunner(model, arena, max_rows, std::move(keys), std::move(forward)));
 }
 
 Status CpuRunner::Run(const ForwardBatch& batch,

@@ -24,11 +24,13 @@ class CpuRunner final : public ModelRunner {
              FunctionRef<void(int first, int count, float* logits)> sink) override;
 
  private:
-  CpuRunner(const Model& model, KvArena* arena, int max_rows, std::unique_ptr<ForwardPass> forward);
+  CpuRunner(const Model& model, KvArena* arena, int max_rows, KeyConditioning keys,
+            std::unique_ptr<ForwardPass> forward);
 
   int32_t vocab_;
   int32_t max_rows_;
   std::unique_ptr<ForwardPass> forward_;
+  const KeyConditioning keys_;
   std::vector<PagedKv> layers_;
   std::vector<AttentionSpanOfSequence> sequences_;  // scratch
 };

@@ -73,7 +73,8 @@ class LocalCpuStack final : public CpuStack {
  private:
   Status MakeExecutor(const StackOptions& options);
   Status LoadModel(const StackOptions& options, const StackProgress& progress);
-  Status Calibrate(const StackOptions& options, const StackProgress& progress);
+  Status Calibrate(const StackOptions& options, CalibrationWish wish,
+                   const StackProgress& progress);
 
   // Each uses those above it; the engine goes first.
   SteadyClock clock_;
@@ -104,10 +105,9 @@ Status LocalCpuStack::LoadModel(const StackOptions& options, const StackProgress
   return Status::Ok();
 }
 
-// What the chosen precision needs to know about the model.
-Status LocalCpuStack::Calibrate(const StackOptions& options, const StackProgress& progress) {
-  CalibrationWish wish;
-  wish.two_terms = options.precision == Precision::kDefault;
+// What the chosen precision and cache need to know about the model.
+Status LocalCpuStack::Calibrate(const StackOptions& options, CalibrationWish wish,
+                                const StackProgress& progress) {
   if (!wish.two_terms && !wish.keys) return Status::Ok();
   Sidecar sidecar(options.model_path, model_->fingerprint());
   bool computed = false;
@@ -171,12 +171,18 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   const int64_t pool_tokens = static_cast<int64_t>(blocks) * options.block_tokens;
   const int max_positions = static_cast<int>(std::min<int64_t>(context, pool_tokens));
   KVASIR_ASSIGN_OR_RETURN(arena_, CpuArena::Make(std::move(layout), blocks));
-  KVASIR_RETURN_IF_ERROR(Calibrate(options, progress));
+  CalibrationWish wish;
+  wish.two_terms = options.precision == Precision::kDefault;
+  for (const LayerSlot& slot : arena_->layout().layers()) {
+    wish.keys = wish.keys || KvTypeIsInteger(slot.k_type);
+  }
+  KVASIR_RETURN_IF_ERROR(Calibrate(options, wish, progress));
   ForwardOptions forward;
   forward.precision = options.precision;
   forward.max_rows = engine.max_num_batched_tokens;
   forward.max_positions = max_positions;
-  forward.two_terms = calibration_.two_terms;
+  forward.two_terms = std::move(calibration_.two_terms);
+  forward.keys = std::move(calibration_.keys);
   KVASIR_ASSIGN_OR_RETURN(runner_,
                           CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
   WorkerInfo info;

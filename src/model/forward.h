@@ -51,6 +51,15 @@ struct TwoTermBlocks {
   }
 };
 
+// Constants that make keys easier to quantise, exactly: a cache in i8 or i4 holds (K - centre) /
+// balance and is asked with q * balance (calibrate/key_conditioning.h finds them). Runners put them
+// into the views of the cache (kernels/attention.h).
+struct KeyConditioning {
+  std::vector<std::vector<float>> centre;   // [layer][kv_head * k_dim + channel]; empty: none
+  std::vector<std::vector<float>> balance;  // the same; every number is positive and finite
+  bool empty() const { return centre.empty(); }
+};
+
 // Sees the input of every product as it comes, before it is rounded: `rows` rows of `columns`
 // floats, row stride ldx. Called by the thread that runs the pass.
 class InputObserver {
@@ -65,8 +74,8 @@ class InputObserver {
 
 // May change K and V of a call before they are written into the cache, so that a cache can be made
 // worse on purpose (certificates' negative control). After RoPE; `rows` rows of kv_heads * k_dim
-// and kv_heads * v_dim floats, row strides ldk and ldv. Different rows may come from several threads
-// at once.
+// and kv_heads * v_dim floats, row strides ldk and ldv. Different rows may come from several
+// threads at once.
 class KvFilter {
  public:
   virtual ~KvFilter() = default;
@@ -80,6 +89,7 @@ struct ForwardOptions {
   TwoTermBlocks two_terms;            // read by kDefault; empty: none
   InputObserver* observer = nullptr;  // outlives the pass
   KvFilter* kv_filter = nullptr;      // outlives the pass
+  KeyConditioning keys = {};          // for layers whose K is kept in i8 or i4
 };
 
 class Model;  // model/model.h
