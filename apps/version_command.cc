@@ -20,7 +20,7 @@ constexpr const char* kCompiler =
 
 std::vector<std::string> SupportedIsas() {
   std::vector<std::string> names;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (IsaSupported(isa)) names.emplace_back(IsaName(isa));
   }
   return names;

@@ -150,7 +150,7 @@ TEST_F(GoldenLogits, EveryInstructionSetGivesTheSameBits) {
   const Isa before = CurrentIsa();
   for (Precision precision : {Precision::kDefault, Precision::kExact}) {
     std::vector<float> first;
-    for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    for (Isa isa : kAllIsas) {
       if (!IsaSupported(isa)) {
         std::printf("NOT RUN: %s is not supported here\n", std::string(IsaName(isa)).c_str());
         continue;

@@ -18,6 +18,7 @@ namespace internal {
 
 const AttentionKernels& CurrentAttention() {
   switch (CurrentIsa()) {
+    case Isa::kAmx:
     case Isa::kAvx512:
       return Avx512Attention();
     case Isa::kAvx2:

@@ -43,7 +43,7 @@ struct AttentionCase {
 
 inline std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (IsaSupported(isa)) isas.push_back(isa);
   }
   return isas;

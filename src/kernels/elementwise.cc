@@ -15,6 +15,7 @@ using internal::ElementwiseKernels;
 
 const ElementwiseKernels& Kernels() {
   switch (CurrentIsa()) {
+    case Isa::kAmx:
     case Isa::kAvx512:
       return internal::ElementwiseAvx512();
     case Isa::kAvx2:

@@ -193,9 +193,10 @@ TEST(Isa, NamesAndChoice) {
   EXPECT_EQ(IsaName(Isa::kPortable), "portable");
   EXPECT_EQ(IsaName(Isa::kAvx2), "avx2");
   EXPECT_EQ(IsaName(Isa::kAvx512), "avx512");
+  EXPECT_EQ(IsaName(Isa::kAmx), "amx");
   EXPECT_TRUE(IsaSupported(BestIsa()));
   EXPECT_TRUE(IsaSupported(CurrentIsa()));
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     const Status status = SetIsa(isa);
     EXPECT_EQ(status.ok(), IsaSupported(isa));
     if (status.ok()) {

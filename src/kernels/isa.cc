@@ -1,6 +1,8 @@
 #include "kernels/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -18,10 +20,26 @@ bool HasF16c() {
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
+// AMX-TILE and AMX-INT8, and the system's leave to use tile registers, which Linux wants to be
+// asked for since they make every thread's saved state 8 KiB larger.
+bool MayUseTiles() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kTile = 1u << 24;
+  constexpr unsigned kInt8 = 1u << 25;
+  if ((d & kTile) == 0 || (d & kInt8) == 0) return false;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 Isa FirstIsa() {
   const char* wanted = std::getenv("KVASIR_ISA");
   if (wanted != nullptr) {
-    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    for (const Isa isa : kAllIsas) {
       if (IsaName(isa) == wanted && IsaSupported(isa)) return isa;
     }
   }
@@ -43,6 +61,8 @@ std::string_view IsaName(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }
@@ -59,11 +79,16 @@ bool IsaSupported(Isa isa) {
       return IsaSupported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAmx: {
+      static const bool may = IsaSupported(Isa::kAvx512) && MayUseTiles();
+      return may;
+    }
   }
   return false;
 }
 
 Isa BestIsa() {
+  if (IsaSupported(Isa::kAmx)) return Isa::kAmx;
   if (IsaSupported(Isa::kAvx512)) return Isa::kAvx512;
   if (IsaSupported(Isa::kAvx2)) return Isa::kAvx2;
   return Isa::kPortable;
@@ -77,7 +102,7 @@ Status CheckIsaEnvironment() {
   const char* wanted = std::getenv("KVASIR_ISA");
   if (wanted == nullptr) return Status::Ok();
   std::string supported;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (!IsaSupported(isa)) continue;
     if (IsaName(isa) == wanted) return Status::Ok();
     supported += (supported.empty() ? "" : ", ") + std::string(IsaName(isa));

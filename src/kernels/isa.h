@@ -8,10 +8,14 @@
 
 namespace kvasir {
 
-enum class Isa { kPortable, kAvx2, kAvx512 };  // kAvx512 = F, BW, VL, DQ, VNNI
+// kAvx512 = F, BW, VL, DQ, VNNI. kAmx = kAvx512 and int8 tiles for products of many rows.
+enum class Isa { kPortable, kAvx2, kAvx512, kAmx };
+inline constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-std::string_view IsaName(Isa isa);  // "portable", "avx2", "avx512"
-bool IsaSupported(Isa isa);         // by this CPU and this binary
+std::string_view IsaName(Isa isa);  // "portable", "avx2", "avx512", "amx"
+// By this CPU, this system and this binary. The first question about kAmx asks the system for leave
+// to use tiles, once and for all threads of the process.
+bool IsaSupported(Isa isa);
 Isa BestIsa();
 
 // The path in use. Defaults to BestIsa(), or to the environment variable KVASIR_ISA if it names a

@@ -26,7 +26,7 @@ inline constexpr WeightType kAllTypes[] = {WeightType::kF32,  WeightType::kF16, 
 
 inline std::vector<Isa> SupportedIsas() {
   std::vector<Isa> list;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (IsaSupported(isa)) list.push_back(isa);
   }
   return list;

@@ -1,6 +1,7 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "kernels/isa.h"
@@ -11,7 +12,26 @@
 namespace kvasir {
 
 struct MatmulScratch::Rep {
-  std::vector<uint8_t> act;
+  // Grows, never shrinks; what was in it is lost when it grows.
+  struct Bytes {
+    struct Free {
+      void operator()(uint8_t* p) const { std::free(p); }
+    };
+    std::unique_ptr<uint8_t, Free> data;
+    size_t size = 0;
+
+    uint8_t* AtLeast(size_t need) {
+      if (size < need) {
+        const size_t rounded = (need + 63) / 64 * 64;
+        data.reset(static_cast<uint8_t*>(std::aligned_alloc(64, rounded)));
+        KVASIR_CHECK(data != nullptr);
+        size = rounded;
+      }
+      return data.get();
+    }
+  };
+  Bytes act;
+  Bytes unpacked;  // one part per worker
 };
 
 MatmulScratch::MatmulScratch() : rep_(std::make_unique<Rep>()) {}
@@ -30,6 +50,8 @@ namespace {
 
 const MatmulKernels& Kernels() {
   switch (CurrentIsa()) {
+    case Isa::kAmx:
+      return MatmulAmx();
     case Isa::kAvx512:
       return MatmulAvx512();
     case Isa::kAvx2:
@@ -45,7 +67,7 @@ constexpr int64_t kSerialWork = int64_t{1} << 15;
 constexpr size_t kPartsPerWorker = 4;
 
 void QuantizeRows(const MatmulKernels& kernels, QuantizeJob job, Executor& executor) {
-  const int groups = RowGroupCount(job.m);
+  const int groups = RowGroupCount(job.m, job.wide);
   const auto parts = std::min(static_cast<size_t>(groups),
                               static_cast<size_t>(executor.workers()) * kPartsPerWorker);
   if (parts <= 1 || job.m * job.columns < kSerialWork) {
@@ -138,15 +160,20 @@ void MatmulMany(std::span<const MatmulTarget> targets, const Activations& activa
                  static_cast<int64_t>(activations.two_terms.size()) == columns / kBlockColumns);
     const Terms terms = {path == Path::kInt8x2 ? 2 : 1,
                          mixed ? activations.two_terms.data() : nullptr};
-    const auto rows = static_cast<size_t>(m + kGroupRows);  // room for padding
+    const auto rows = static_cast<size_t>(m + kWideGroupRows);  // room for padding
     common.two_terms = terms.blocks;
     common.act_row_bytes = ActRowBytes(columns, terms);
     const size_t need = rows * common.act_row_bytes;
-    std::vector<uint8_t>& act = scratch.rep().act;
-    if (act.size() < need) act.resize(need);
-    QuantizeRows(kernels, {x, ldx, m, columns, terms, common.act_row_bytes, 0, 0, act.data()},
-                 executor);
-    common.act = act.data();
+    uint8_t* act = scratch.rep().act.AtLeast(need);
+    const QuantizeJob job = {x, ldx, m,  columns, terms, common.act_row_bytes, kernels.wide,
+                             0, 0,   act};
+    QuantizeRows(kernels, job, executor);
+    common.act = act;
+  }
+  const size_t unpacked = UnpackedBytes(columns);
+  if (quantised && m > kNarrowRows) {
+    common.unpacked =
+        scratch.rep().unpacked.AtLeast(unpacked * static_cast<size_t>(executor.workers()));
   }
   const int64_t work = tiles * kTileRows * columns * m;
   auto parts = static_cast<int64_t>(static_cast<size_t>(executor.workers()) * kPartsPerWorker);
@@ -155,9 +182,11 @@ void MatmulMany(std::span<const MatmulTarget> targets, const Activations& activa
     RunShare(kernels, targets, path, common, 0, tiles);
     return;
   }
-  executor.ParallelFor(static_cast<size_t>(parts), [&](size_t part, int) {
+  executor.ParallelFor(static_cast<size_t>(parts), [&](size_t part, int worker) {
     const auto p = static_cast<int64_t>(part);
-    RunShare(kernels, targets, path, common, tiles * p / parts, tiles * (p + 1) / parts);
+    TileJob mine = common;
+    if (mine.unpacked != nullptr) mine.unpacked += unpacked * static_cast<size_t>(worker);
+    RunShare(kernels, targets, path, mine, tiles * p / parts, tiles * (p + 1) / parts);
   });
 }
 

@@ -95,7 +95,8 @@ std::vector<double> Rates(double seconds, std::span<const std::function<void()>>
   std::vector<std::vector<double>> rates(calls.size());
   for (const auto& call : calls) call();
   for (int slice = 0; slice < 5; ++slice) {
-    for (size_t i = 0; i < calls.size(); ++i) {
+    for (size_t k = 0; k < calls.size(); ++k) {
+      const size_t i = slice % 2 == 0 ? k : calls.size() - 1 - k;
       const double start = Now();
       int count = 0;
       double took = 0;
@@ -222,7 +223,8 @@ void Measure(const Shape& shape, std::span<const Variant> variants, double secon
     std::vector<std::function<void()>> calls;
     for (const Variant& v : variants) {
       calls.push_back([&, chosen = &v] {
-        static_cast<void>(SetIsa(chosen->isa));
+        if (CurrentIsa() != chosen->isa)
+          static_cast<void>(SetIsa(chosen->isa));  // asks the CPU: slow
         Matmul(copies[turn++ % copies.size()], chosen->activations, x.data(),
                static_cast<size_t>(shape.columns), m, y.data(), static_cast<size_t>(shape.rows), {},
                scratch, pair);

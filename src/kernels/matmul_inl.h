@@ -68,10 +68,10 @@ struct MatmulBody {
     }
   }
 
-  template <WeightType kType, int kRows, int kTerms>
-  static inline __attribute__((always_inline)) void IntegerBlock(
-      const typename V::template Codes<TileFormatOf(kType).code_bits>& codes, const Scales& w,
-      const uint8_t* act, F* acc) {
+  template <WeightType kType, int kRows, int kTerms, class Codes>
+  static inline __attribute__((always_inline)) void IntegerBlock(const Codes& codes,
+                                                                 const Scales& w,
+                                                                 const uint8_t* act, F* acc) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
       const uint8_t* term = act + t * kRows * 44;
@@ -100,23 +100,54 @@ struct MatmulBody {
     }
   }
 
-  // One tile times one group of kRows rows, quantised.
-  // kTerms kByBlock: one term or two, as job.two_terms says.
-  template <WeightType kType, int kRows, int kTerms>
-  static void IntegerTile(const TileJob& job, int64_t tile, const RowGroup& group) {
+  // A tile's codes and scales where every group of many rows finds them ready.
+  template <WeightType kType>
+  static void Unpack(const TileJob& job, int64_t tile, uint8_t* out) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
-    const int64_t blocks = job.columns / kBlockColumns;
     const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
     const uint8_t* scales = codes + job.scales_offset;
+    for (int64_t b = 0; b < job.columns / kBlockColumns; ++b) {
+      PrefetchAhead<kType>(codes);
+      const typename V::template Codes<kFormat.code_bits> block(codes);
+      block.StoreLines(out);
+      const Scales w = LoadScales<kType>(scales, b);
+      auto* floats = reinterpret_cast<float*>(out + kUnpackedCodes);
+      V::Store(floats, w.low);
+      V::Store(floats + 16, w.high);
+      V::Store(floats + 32, w.min);
+      codes += kFormat.code_bytes;
+      out += kUnpackedBlock;
+    }
+  }
+
+  template <WeightType kType>
+  static inline __attribute__((always_inline)) void PrefetchAhead(const uint8_t* codes) {
+    constexpr int kBytes = TileFormatOf(kType).code_bytes;
+    KVASIR_UNROLL for (int line = 0; line < kBytes; line += 64) {
+      __builtin_prefetch(codes + kPrefetchBytes + line);
+    }
+  }
+
+  // One tile times one group of kRows rows, quantised. kTerms kByBlock: one term or two, as
+  // job.two_terms says. unpacked: the tile by Unpack, if kUnpacked.
+  template <WeightType kType, int kRows, int kTerms, bool kUnpacked = false>
+  static void IntegerTile(const TileJob& job, int64_t tile, const RowGroup& group,
+                          const uint8_t* unpacked = nullptr) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    const int64_t blocks = job.columns / kBlockColumns;
+    const uint8_t* packed = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
+    const uint8_t* codes = kUnpacked ? unpacked : packed;
+    const uint8_t* scales = packed + job.scales_offset;
     const uint8_t* act = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
     F acc[kRows];
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
     for (int64_t b = 0; b < blocks; ++b) {
-      KVASIR_UNROLL for (int line = 0; line < kFormat.code_bytes; line += 64) {
-        __builtin_prefetch(codes + kPrefetchBytes + line);
-      }
-      const typename V::template Codes<kFormat.code_bits> block(codes);
-      const Scales w = LoadScales<kType>(scales, b);
+      if constexpr (!kUnpacked) PrefetchAhead<kType>(codes);
+      const typename V::template Codes<kFormat.code_bits, kUnpacked> block(codes);
+      const auto* floats = reinterpret_cast<const float*>(codes + kUnpackedCodes);
+      const Scales w = kUnpacked
+                           ? Scales{V::Load(floats), V::Load(floats + 16), V::Load(floats + 32)}
+                           : LoadScales<kType>(scales, b);
       if (kTerms == 1 || (kTerms == kByBlock && job.two_terms[b] == 0)) {
         IntegerBlock<kType, kRows, 1>(block, w, act, acc);
         act += ActBlockBytes(kRows, 1);
@@ -124,7 +155,7 @@ struct MatmulBody {
         IntegerBlock<kType, kRows, 2>(block, w, act, acc);
         act += ActBlockBytes(kRows, 2);
       }
-      codes += kFormat.code_bytes;
+      codes += kUnpacked ? kUnpackedBlock : static_cast<size_t>(kFormat.code_bytes);
     }
     StoreTile<kRows>(job, tile, group, acc);
   }
@@ -212,30 +243,59 @@ struct MatmulBody {
     }
   }
 
+  template <WeightType kType, int kTerms>
+  static void AnyTile(const TileJob& job, int64_t tile, const RowGroup& group) {
+    switch (group.width) {
+      case 1:
+        return Tile<kType, 1, kTerms>(job, tile, group);
+      case 2:
+        return Tile<kType, 2, kTerms>(job, tile, group);
+      case 4:
+        return Tile<kType, 4, kTerms>(job, tile, group);
+      default:
+        return Tile<kType, 8, kTerms>(job, tile, group);
+    }
+  }
+
   // A few tiles at a time, so that they stay in the nearest cache while the groups of X pass.
   template <WeightType kType, int kTerms>
   static void Run(const TileJob& job) {
-    const auto fitting = static_cast<int64_t>(24576 / job.tile_bytes);
+    constexpr int kBits = TileFormatOf(kType).code_bits;
+    if constexpr (kTerms != kFloat && kBits < 8) {
+      if (job.m > kNarrowRows) return RunUnpacked<kType, kTerms>(job);
+    }
+    const auto fitting = static_cast<int64_t>(kPassBytes / job.tile_bytes);
     const int64_t step = fitting < 1 ? 1 : fitting;
-    const int groups = RowGroupCount(job.m);
+    const int groups = RowGroupCount(job.m, false);
     for (int64_t first = job.first_tile; first < job.last_tile; first += step) {
       const int64_t last = first + step < job.last_tile ? first + step : job.last_tile;
       for (int g = 0; g < groups; ++g) {
-        const RowGroup group = RowGroupAt(job.m, g);
+        const RowGroup group = RowGroupAt(job.m, false, g);
+        for (int64_t tile = first; tile < last; ++tile) AnyTile<kType, kTerms>(job, tile, group);
+      }
+    }
+  }
+
+  // The same for many rows: the groups of 8 share what unpacking a code costs.
+  template <WeightType kType, int kTerms>
+  static void RunUnpacked(const TileJob& job) {
+    const size_t bytes = kUnpackedBlock * static_cast<size_t>(job.columns / kBlockColumns);
+    const auto fitting = static_cast<int64_t>(kPassBytes / bytes);
+    const int64_t step = fitting < 1 ? 1 : fitting;
+    const int groups = RowGroupCount(job.m, false);
+    for (int64_t first = job.first_tile; first < job.last_tile; first += step) {
+      const int64_t last = first + step < job.last_tile ? first + step : job.last_tile;
+      for (int64_t tile = first; tile < last; ++tile) {
+        Unpack<kType>(job, tile, job.unpacked + static_cast<size_t>(tile - first) * bytes);
+      }
+      for (int g = 0; g < groups; ++g) {
+        const RowGroup group = RowGroupAt(job.m, false, g);
         for (int64_t tile = first; tile < last; ++tile) {
-          switch (group.width) {
-            case 1:
-              Tile<kType, 1, kTerms>(job, tile, group);
-              break;
-            case 2:
-              Tile<kType, 2, kTerms>(job, tile, group);
-              break;
-            case 4:
-              Tile<kType, 4, kTerms>(job, tile, group);
-              break;
-            default:
-              Tile<kType, 8, kTerms>(job, tile, group);
-              break;
+          if (group.width == kGroupRows) {
+            IntegerTile<kType, kGroupRows, kTerms, true>(
+                job, tile, group, job.unpacked + static_cast<size_t>(tile - first) * bytes);
+          } else {
+            AnyTile<kType, kTerms>(job, tile, group);
           }
         }
       }
@@ -283,21 +343,51 @@ struct MatmulBody {
     std::memcpy(act + 44 * rows * terms + 4 * row, &factor, 4);
   }
 
-  static void Quantize(const QuantizeJob& job) {
+  static const float* RowAt(const QuantizeJob& job, const RowGroup& group, int r) {
+    const int row = group.first + (r < group.rows ? r : group.rows - 1);
+    return job.x + static_cast<size_t>(row) * job.ldx;
+  }
+
+  static void QuantizeGroup(const QuantizeJob& job, const RowGroup& group, uint8_t* first) {
     const int64_t blocks = job.columns / kBlockColumns;
+    for (int r = 0; r < group.width; ++r) {
+      const float* x = RowAt(job, group, r);
+      uint8_t* act = first;
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int terms = job.terms.At(b);
+        QuantizeBlock(x + b * kBlockColumns, r, group.width, terms, act);
+        act += ActBlockBytes(group.width, terms);
+      }
+    }
+  }
+
+  // The same where V takes kGroupRows rows at a time.
+  static void QuantizeWholeGroup(const QuantizeJob& job, const RowGroup& group, uint8_t* first) {
+    const int64_t blocks = job.columns / kBlockColumns;
+    for (int r = 0; r < group.width; r += kGroupRows) {
+      const float* x[kGroupRows];
+      for (int i = 0; i < kGroupRows; ++i) x[i] = RowAt(job, group, r + i);
+      uint8_t* act = first;
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int terms = job.terms.At(b);
+        V::QuantizeRows::Block(x, static_cast<size_t>(b * kBlockColumns), group.width, r, terms,
+                               act);
+        act += ActBlockBytes(group.width, terms);
+      }
+    }
+  }
+
+  static void Quantize(const QuantizeJob& job) {
     for (int g = job.first_group; g < job.last_group; ++g) {
-      const RowGroup group = RowGroupAt(job.m, g);
-      uint8_t* first = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
-      for (int r = 0; r < group.width; ++r) {
-        const int row = r < group.rows ? r : group.rows - 1;
-        const float* x = job.x + static_cast<size_t>(group.first + row) * job.ldx;
-        uint8_t* act = first;
-        for (int64_t b = 0; b < blocks; ++b) {
-          const int terms = job.terms.At(b);
-          QuantizeBlock(x + b * kBlockColumns, r, group.width, terms, act);
-          act += ActBlockBytes(group.width, terms);
+      const RowGroup group = RowGroupAt(job.m, job.wide, g);
+      uint8_t* act = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
+      if constexpr (V::kQuantizesRows) {
+        if (group.width >= kGroupRows) {
+          QuantizeWholeGroup(job, group, act);
+          continue;
         }
       }
+      QuantizeGroup(job, group, act);
     }
   }
 
@@ -316,7 +406,7 @@ struct MatmulBody {
         Integer<WeightType::kQ6_K>(),
     };
     static constexpr MatmulKernels kTable = {kEntries, sizeof(kEntries) / sizeof(kEntries[0]),
-                                             Quantize};
+                                             Quantize, false};
     return kTable;
   }
 

@@ -6,13 +6,13 @@
 #include <cstdint>
 
 #include "kernels/matmul.h"
+#include "kernels/matmul_rows.h"
 #include "quant/weight_type.h"
 
 namespace kvasir::internal {
 
 inline constexpr int kTileRows = 16;      // output rows of a tile: one vector lane each
 inline constexpr int kBlockColumns = 32;  // columns that share an activation scale
-inline constexpr int kGroupRows = 8;      // activation rows that share one read of a tile's block
 
 // A tile of a quantised type: the codes of its blocks of 32 columns in order, then the scales of
 // its super-blocks. A tile of a float type: [column][16] elements.
@@ -36,17 +36,17 @@ constexpr TileFormat TileFormatOf(WeightType type) {
     case WeightType::kQ4_1:
       return {4, 0, true, 1, 256, 64, 0};
     case WeightType::kQ5_0:
-      return {5, 16, false, 1, 512, 32, 0};
+      return {5, 16, false, 1, 320, 32, 0};
     case WeightType::kQ5_1:
-      return {5, 0, true, 1, 512, 64, 0};
+      return {5, 0, true, 1, 320, 64, 0};
     case WeightType::kQ8_0:
       return {8, 128, false, 1, 512, 32, 0};
     case WeightType::kQ4_K:
       return {4, 0, true, 8, 256, 320, 0};
     case WeightType::kQ5_K:
-      return {5, 0, true, 8, 512, 320, 0};
+      return {5, 0, true, 8, 320, 320, 0};
     case WeightType::kQ6_K:
-      return {6, 32, false, 8, 512, 288, 0};
+      return {6, 32, false, 8, 384, 288, 0};
     case WeightType::kF32:
       return {0, 0, false, 0, 0, 0, 4};
     case WeightType::kF16:
@@ -54,6 +54,20 @@ constexpr TileFormat TileFormatOf(WeightType type) {
       return {0, 0, false, 0, 0, 0, 2};
   }
   return {};
+}
+
+// The code of one column (0..31) and row (0..15) of a block. 4 bits: [4 columns of 16 rows] x 4,
+// the low halves columns 0 to 15, the high halves 16 to 31. 5 and 6 bits: the low four as those,
+// then the rest in bits v (of 8) or 2 (v mod 4) of another byte, v = column / 4.
+inline int CodeAt(int bits, const uint8_t* block, int column, int row) {
+  const int v = column / 4;
+  const int at = 4 * row + column % 4;
+  if (bits == 8) return block[64 * v + at];
+  const int both = block[64 * (v % 4) + at];
+  const int low = v < 4 ? both & 0xF : both >> 4;
+  if (bits == 5) return low | (((block[256 + at] >> v) & 1) << 4);
+  if (bits == 6) return low | (((block[256 + 64 * (v / 4) + at] >> (2 * (v % 4))) & 3) << 4);
+  return low;
 }
 
 // Quantised activations of a group of R rows, block after block; `terms` is 1 or 2, the same for
@@ -78,27 +92,16 @@ inline size_t ActRowBytes(int64_t columns, const Terms& terms) {
   return bytes;
 }
 
-// Rows of X go through the kernels in groups of 8, the rest in one or two smaller groups. A group
-// of 3 or 7 is padded with a row whose result is dropped, so that the cost never falls when a row
-// is added.
-struct RowGroup {
-  int first;
-  int rows;
-  int width;  // rows the kernel computes: 1, 2, 4 or 8
-};
-inline int RowGroupCount(int m) {
-  const int rest = m % kGroupRows;
-  return m / kGroupRows + (rest == 0 ? 0 : rest == 5 || rest == 6 ? 2 : 1);
-}
-inline RowGroup RowGroupAt(int m, int index) {
-  const int full = m / kGroupRows;
-  const int first = full * kGroupRows;
-  const int rest = m - first;
-  if (index < full) return {index * kGroupRows, kGroupRows, kGroupRows};
-  if (rest == 5 || rest == 6) {
-    return index == full ? RowGroup{first, 4, 4} : RowGroup{first + 4, rest - 4, rest - 4};
-  }
-  return {first, rest, rest == 3 ? 4 : rest == 7 ? 8 : rest};
+// A tile's block unpacked for the groups of many rows: 8 lines of 4 columns of 16 rows, a byte a
+// code, then three lines of 16 floats: the scale of columns 0 to 15, that of 16 to 31, min.
+inline constexpr size_t kUnpackedCodes = 512;
+inline constexpr size_t kUnpackedBlock = kUnpackedCodes + 3 * 64;
+// Tiles that share one pass over X: their bytes should stay in the nearest cache.
+inline constexpr size_t kPassBytes = 24576;
+inline constexpr size_t kWideTiles = 2;
+inline size_t UnpackedBytes(int64_t columns) {
+  const size_t bytes = kWideTiles * kUnpackedBlock * static_cast<size_t>(columns / kBlockColumns);
+  return bytes > kPassBytes ? bytes : kPassBytes;
 }
 
 // Tiles [first_tile, last_tile) times all rows of X.
@@ -119,6 +122,7 @@ struct TileJob {
   float* y;
   size_t ldy;
   const float* bias;  // or null
+  uint8_t* unpacked;  // kernels with unpacked_bytes: so many for this worker, aligned to 64
 };
 
 // Groups [first_group, last_group) of X into `act`.
@@ -129,6 +133,7 @@ struct QuantizeJob {
   int64_t columns;
   Terms terms;
   size_t act_row_bytes;
+  bool wide;  // groups of 16
   int first_group;
   int last_group;
   uint8_t* act;
@@ -147,10 +152,12 @@ struct MatmulKernels {
   const Entry* entries;
   int count;
   void (*quantize)(const QuantizeJob& job);
+  bool wide;  // wants groups of 16 rows
 };
 
 const MatmulKernels& MatmulPortable();
 const MatmulKernels& MatmulAvx2();
 const MatmulKernels& MatmulAvx512();
+const MatmulKernels& MatmulAmx();
 
 }  // namespace kvasir::internal

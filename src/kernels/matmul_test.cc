@@ -34,16 +34,22 @@ TEST(Matmul, TheTableOfFormatsAgreesWithQuant) {
 }
 
 TEST(Matmul, RowGroupsCoverEveryRowOnce) {
-  for (int m = 0; m < 60; ++m) {
-    int next = 0;
-    for (int g = 0; g < internal::RowGroupCount(m); ++g) {
-      const internal::RowGroup group = internal::RowGroupAt(m, g);
-      EXPECT_EQ(group.first, next);
-      EXPECT_GE(group.width, group.rows);
-      EXPECT_GT(group.rows, 0);
-      next += group.rows;
+  for (const bool wide : {false, true}) {
+    for (int m = 0; m < 60; ++m) {
+      int next = 0;
+      int width = wide ? internal::kWideGroupRows : internal::kGroupRows;
+      for (int g = 0; g < internal::RowGroupCount(m, wide); ++g) {
+        const internal::RowGroup group = internal::RowGroupAt(m, wide, g);
+        EXPECT_EQ(group.first, next);
+        EXPECT_GE(group.width, group.rows);
+        EXPECT_LE(group.width, width) << "groups get narrower";
+        EXPECT_GT(group.rows, 0);
+        next += group.rows;
+        width = group.width;
+      }
+      EXPECT_EQ(next, m);
+      EXPECT_LE(internal::WideGroupCount(m), internal::RowGroupCount(m, true));
     }
-    EXPECT_EQ(next, m);
   }
 }
 
@@ -133,7 +139,7 @@ TEST(Matmul, AllInstructionSetsGiveTheSameBits) {
   for (const WeightType type : kAllTypes) {
     for (const ActMode mode : kModes) {
       SCOPED_TRACE(Name(type, mode));
-      for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 40}) {
+      for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 24, 25, 32, 35, 40, 53}) {
         const auto rows = static_cast<int64_t>(1 + rng.Below(70));
         const Problem p = MakeProblem(rng, type, rows, ColumnsFor(rng, type));
         std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * p.columns));
@@ -175,12 +181,12 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
       p.packed = PackedMatrix::Pack(std::span(&view, 1), serial).value();
       for (const float sign : {1.0F, -1.0F}) {
         for (const ActMode mode : kModes) {
-          const std::vector<float> x(8 * static_cast<size_t>(columns), sign);
+          const std::vector<float> x(40 * static_cast<size_t>(columns), sign);
           ASSERT_TRUE(SetIsa(Isa::kPortable).ok());
-          const std::vector<float> want = Multiply(p, mode, x, 8, {}, serial);
+          const std::vector<float> want = Multiply(p, mode, x, 40, {}, serial);
           for (const Isa isa : SupportedIsas()) {
             ASSERT_TRUE(SetIsa(isa).ok());
-            EXPECT_TRUE(SameBits(Multiply(p, mode, x, 8, {}, serial), want))
+            EXPECT_TRUE(SameBits(Multiply(p, mode, x, 40, {}, serial), want))
                 << Name(type, mode) << " " << IsaName(isa) << " fill " << fill;
           }
         }
@@ -199,7 +205,9 @@ TEST(Matmul, ARowDoesNotSeeItsNeighboursNorTheThreads) {
     for (const WeightType type : kAllTypes) {
       for (const ActMode mode : kModes) {
         SCOPED_TRACE(Name(type, mode) + " " + std::string(IsaName(isa)));
-        const int m = static_cast<int>(1 + rng.Below(isa == Isa::kPortable ? 12 : 40));
+        const int m = static_cast<int>(1 + rng.Below(isa == Isa::kPortable ? 12
+                                                     : isa == Isa::kAmx    ? 90
+                                                                           : 40));
         const Problem p = MakeProblem(rng, type, static_cast<int64_t>(200 + rng.Below(300)),
                                       ColumnsFor(rng, type));
         const std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * p.columns));
@@ -228,11 +236,11 @@ TEST(Matmul, NanAndInfinityStayInTheirRow) {
     for (const WeightType type : kAllTypes) {
       for (const ActMode mode : kModes) {
         SCOPED_TRACE(Name(type, mode) + " " + std::string(IsaName(isa)));
-        const int m = 11;
+        const int m = 43;
         const Problem p = MakeProblem(rng, type, 33, ColumnsFor(rng, type));
         std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * p.columns));
         const std::vector<float> clean = Multiply(p, mode, x, m, {}, serial);
-        for (int row : {0, 6, 9, 10}) {
+        for (int row : {0, 6, 15, 16, 31, 33, 42}) {
           std::vector<float> dirty = x;
           dirty[static_cast<size_t>(row * p.columns) +
                 rng.Below(static_cast<uint64_t>(p.columns))] = bad[rng.Below(3)];
@@ -292,7 +300,7 @@ TEST(Matmul, TwoTermBlocksAreBetweenOneAndTwoTerms) {
   SerialExecutor serial;
   ShuffledExecutor shuffled(15);
   for (const WeightType type : kAllTypes) {
-    for (const int m : {1, 2, 3, 4, 5, 7, 8, 12, 17, 35}) {
+    for (const int m : {1, 2, 3, 4, 5, 7, 8, 12, 27, 35}) {
       const int64_t columns = GetWeightType(type).block_elements == 256 ? 512 : 32 * 11;
       const Problem p = MakeProblem(rng, type, static_cast<int64_t>(1 + rng.Below(60)), columns);
       const auto width = static_cast<size_t>(columns);
@@ -337,7 +345,7 @@ TEST(Matmul, ManyEqualsOneByOne) {
   MatmulScratch scratch;
   for (int round = 0; round < 30; ++round) {
     const ActMode mode = kModes[rng.Below(3)];
-    const int m = static_cast<int>(rng.Below(12));
+    const int m = static_cast<int>(rng.Below(round % 3 == 0 ? 50 : 12));
     const size_t ldx = 256 + rng.Below(9);
     const std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m) * ldx + 1);
     std::vector<float> tight;

@@ -7,7 +7,7 @@
 
 #include "base/big_pages.h"
 #include "base/check.h"
-#include "quant/block_codes.h"
+#include "kernels/packed_matrix_codes.h"
 #include "quant/float16.h"
 
 namespace kvasir {
@@ -65,45 +65,10 @@ const std::byte* SourceRow(std::span<const WeightView> parts, size_t row_bytes, 
   return nullptr;
 }
 
-void StoreU16(uint8_t* p, uint16_t v) {
-  std::memcpy(p, &v, 2);
-}
-
 uint16_t LoadU16(const uint8_t* p) {
   uint16_t v = 0;
   std::memcpy(&v, p, 2);
   return v;
-}
-
-// 32 codes of one row into its places of a block.
-void PackCodes(const TileFormat& format, const uint8_t* codes, int lane, uint8_t* block) {
-  for (int v = 0; v < (format.code_bits == 4 ? 4 : 8); ++v) {
-    uint32_t four = 0;
-    std::memcpy(&four, codes + 4 * v, 4);
-    if (format.code_bits == 4) {
-      uint32_t high = 0;
-      std::memcpy(&high, codes + 16 + 4 * v, 4);
-      four |= high << 4;
-    }
-    std::memcpy(block + 64 * v + 4 * lane, &four, 4);
-  }
-}
-
-void PackScales(const TileFormat& format, const BlockCodes& block, int lane, uint8_t* p) {
-  if (format.super_blocks == 1) {
-    StoreU16(p + 2 * lane, block.d);
-    if (format.has_min) StoreU16(p + 32 + 2 * lane, block.m);
-  } else if (format.has_min) {
-    for (int s = 0; s < 8; ++s) {
-      p[16 * s + lane] = block.scales[s];
-      p[128 + 16 * s + lane] = block.mins[s];
-    }
-    StoreU16(p + 256 + 2 * lane, block.d);
-    StoreU16(p + 288 + 2 * lane, block.m ^ 0x8000);  // so that the min is added
-  } else {
-    for (int s = 0; s < 16; ++s) p[16 * s + lane] = block.scales[s];
-    StoreU16(p + 256 + 2 * lane, block.d);
-  }
 }
 
 void PackFloatRow(const PackedMatrix::Rep& rep, const std::byte* row, int lane, uint8_t* tile) {
@@ -120,23 +85,71 @@ void PackFloatRow(const PackedMatrix::Rep& rep, const std::byte* row, int lane, 
   }
 }
 
-void PackRow(const PackedMatrix::Rep& rep, const std::byte* row, int lane, uint8_t* tile) {
-  const TileFormat format = TileFormatOf(rep.type);
-  if (format.code_bits == 0) return PackFloatRow(rep, row, lane, tile);
-  const int64_t supers = rep.columns / (kBlockColumns * format.super_blocks);
-  const int block_bytes = GetWeightType(rep.type).block_bytes;
-  uint8_t* codes = tile;
-  uint8_t* scales = tile + rep.scales_offset;
-  BlockCodes block;
-  for (int64_t s = 0; s < supers; ++s) {
-    DecodeBlock(rep.type, row, block);
-    for (int b = 0; b < format.super_blocks; ++b) {
-      PackCodes(format, block.codes + kBlockColumns * b, lane, codes);
-      codes += format.code_bytes;
+// The file's blocks [first, last) of one row.
+struct Stretch {
+  int64_t first;
+  int64_t last;
+};
+
+template <WeightType kType>
+void PackStretch(const std::byte* row, Stretch part, int lane, uint8_t* codes, uint8_t* scales) {
+  constexpr TileFormat kFormat = TileFormatOf(kType);
+  const int block_bytes = GetWeightType(kType).block_bytes;
+  const auto* p = reinterpret_cast<const uint8_t*>(row) + part.first * block_bytes;
+  codes += part.first * kFormat.super_blocks * kFormat.code_bytes;
+  scales += part.first * kFormat.scale_bytes;
+  for (int64_t s = part.first; s < part.last; ++s) {
+    internal::PackBlock<kType>(p, lane, codes, scales);
+    p += block_bytes;
+    codes += kFormat.super_blocks * kFormat.code_bytes;
+    scales += kFormat.scale_bytes;
+  }
+}
+
+using PackFunction = void (*)(const std::byte*, Stretch, int, uint8_t*, uint8_t*);
+PackFunction PackerOf(WeightType type) {
+  switch (type) {
+    case WeightType::kQ4_0:
+      return PackStretch<WeightType::kQ4_0>;
+    case WeightType::kQ4_1:
+      return PackStretch<WeightType::kQ4_1>;
+    case WeightType::kQ5_0:
+      return PackStretch<WeightType::kQ5_0>;
+    case WeightType::kQ5_1:
+      return PackStretch<WeightType::kQ5_1>;
+    case WeightType::kQ8_0:
+      return PackStretch<WeightType::kQ8_0>;
+    case WeightType::kQ4_K:
+      return PackStretch<WeightType::kQ4_K>;
+    case WeightType::kQ5_K:
+      return PackStretch<WeightType::kQ5_K>;
+    case WeightType::kQ6_K:
+      return PackStretch<WeightType::kQ6_K>;
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
+      break;
+  }
+  return nullptr;
+}
+
+// All rows of a tile, a stretch of columns at a time so that what is written stays in the nearest
+// cache while the rows fill its lines.
+void PackTile(const PackedMatrix::Rep& rep, std::span<const std::byte* const> rows, uint8_t* tile) {
+  const PackFunction pack = PackerOf(rep.type);
+  if (pack == nullptr) {
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      PackFloatRow(rep, rows[lane], static_cast<int>(lane), tile);
     }
-    PackScales(format, block, lane, scales);
-    scales += format.scale_bytes;
-    row += block_bytes;
+    return;
+  }
+  const int64_t file_blocks = rep.columns / GetWeightType(rep.type).block_elements;
+  const int64_t step = 32 / TileFormatOf(rep.type).super_blocks;
+  for (int64_t first = 0; first < file_blocks; first += step) {
+    const Stretch part = {first, std::min(first + step, file_blocks)};
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      pack(rows[lane], part, static_cast<int>(lane), tile, tile + rep.scales_offset);
+    }
   }
 }
 
@@ -191,10 +204,11 @@ Result<PackedMatrix> PackedMatrix::Pack(std::span<const WeightView> parts, Execu
       uint8_t* out = rep.data.get() + static_cast<size_t>(tile) * rep.tile_bytes;
       const int64_t lanes = std::min<int64_t>(kTileRows, rep.rows - tile * kTileRows);
       if (lanes < kTileRows) std::memset(out, 0, rep.tile_bytes);
+      const std::byte* rows[kTileRows];
       for (int64_t lane = 0; lane < lanes; ++lane) {
-        PackRow(rep, SourceRow(parts, row_bytes, tile * kTileRows + lane), static_cast<int>(lane),
-                out);
+        rows[lane] = SourceRow(parts, row_bytes, tile * kTileRows + lane);
       }
+      PackTile(rep, std::span(rows).first(static_cast<size_t>(lanes)), out);
     }
   });
   return matrix;
@@ -267,9 +281,8 @@ void PackedMatrix::Row(int64_t row, std::span<float> out) const {
     const uint8_t* block = tile + b * format.code_bytes;
     const LaneScales w = ScalesAt(rep, tile + rep.scales_offset, b, lane);
     for (size_t c = 0; c < kBlockColumns; ++c) {
-      const size_t at = 64 * (format.code_bits == 4 ? c / 4 % 4 : c / 4) + 4 * lane + c % 4;
-      int code = block[at];
-      if (format.code_bits == 4) code = c < 16 ? code & 0xF : code >> 4;
+      const int code =
+          internal::CodeAt(format.code_bits, block, static_cast<int>(c), static_cast<int>(lane));
       const float value = w.scale[c / 16] * static_cast<float>(code - format.zero);
       out[static_cast<size_t>(b) * kBlockColumns + c] = format.has_min ? value + w.min : value;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/exp_avx2.h"
+#include "kernels/simd_avx2_codes.h"
 
 #include "kernels/unroll.h"
 
@@ -12,12 +13,8 @@
 namespace kvasir::internal {
 
 struct Avx2 {
-  struct F {
-    __m256 a, b;
-  };
-  struct I {
-    __m256i a, b;
-  };
+  using F = FloatsAvx2;
+  using I = IntsAvx2;
 
   static F Set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -101,75 +98,10 @@ struct Avx2 {
     }
   }
 
-  template <int kBits>
-  struct Codes {
-    static constexpr bool kPacked = kBits == 4;
-    // vpmaddubsw adds two products into 16 signed bits. So many of them (each at most 2 * 127 *
-    // largest code) fit before widening: 8 of 4 bits, 4 of 5 bits, 2 of 6 bits. With 8 bits one
-    // already would not, so those are taken as signed, |code - 128| <= 128 with the activation
-    // carrying the sign: 2 * 127 * 128 = 32,512 fits.
-    static constexpr int kRun = kBits == 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
-    static_assert(kBits == 8 || kRun * 2 * 127 * ((1 << kBits) - 1) <= 32767);
+  static constexpr bool kQuantizesRows = false;
 
-    const uint8_t* p;
-    __m256i w[kPacked ? 16 : 1];
-    explicit Codes(const uint8_t* codes) : p(codes) {
-      if constexpr (kPacked) {
-        const __m256i mask = _mm256_set1_epi8(0xF);
-        KVASIR_UNROLL for (int v = 0; v < 8; ++v) {
-          const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * v));
-          w[v] = _mm256_and_si256(both, mask);
-          w[v + 8] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-        }
-      }
-    }
-    // Columns 4 v to 4 v + 3 of rows 8 half to 8 half + 7.
-    __m256i Get(int v, int half) const {
-      if constexpr (kPacked) return w[2 * v + half];
-      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 64 * v + 32 * half));
-    }
-    static __m256i Pairs(__m256i codes, __m256i a) {
-      if constexpr (kBits == 8) {
-        const __m256i w8 = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-        return _mm256_maddubs_epi16(_mm256_abs_epi8(w8), _mm256_sign_epi8(a, w8));
-      }
-      return _mm256_maddubs_epi16(codes, a);
-    }
-    template <int kZero, int kFirst, int kCount>
-    I DotRow(const int8_t* a, int32_t minus_sum) const {
-      static_assert(kBits != 8 || kZero == 128);
-      const __m256i ones = _mm256_set1_epi16(1);
-      const __m256i start =
-          kBits == 8 ? _mm256_setzero_si256() : _mm256_set1_epi32(kZero * minus_sum);
-      I sum = {start, start};
-      constexpr int kStep = kRun < kCount ? kRun : kCount;
-      KVASIR_UNROLL for (int first = kFirst; first < kFirst + kCount; first += kStep) {
-        __m256i low = _mm256_setzero_si256();
-        __m256i high = _mm256_setzero_si256();
-        KVASIR_UNROLL for (int v = first; v < first + kStep; ++v) {
-          int32_t four = 0;
-          std::memcpy(&four, a + 4 * v, 4);
-          const __m256i x = _mm256_set1_epi32(four);
-          low = _mm256_add_epi16(low, Pairs(Get(v, 0), x));
-          high = _mm256_add_epi16(high, Pairs(Get(v, 1), x));
-        }
-        sum.a = _mm256_add_epi32(sum.a, _mm256_madd_epi16(low, ones));
-        sum.b = _mm256_add_epi32(sum.b, _mm256_madd_epi16(high, ones));
-      }
-      return sum;
-    }
-    template <int kZero, int kFirst, int kCount, int kRows>
-    void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
-      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
-        sums[r] = DotRow<kZero, kFirst, kCount>(a + 32 * r, minus_sum[r]);
-      }
-    }
-    static __m256 Byte(__m256i codes, int byte) {
-      const __m256i shifted = _mm256_srlv_epi32(codes, _mm256_set1_epi32(8 * byte));
-      return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(0xFF)));
-    }
-    F Column(int c) const { return {Byte(Get(c / 4, 0), c % 4), Byte(Get(c / 4, 1), c % 4)}; }
-  };
+  template <int kBits, bool kUnpacked = false>
+  using Codes = CodesAvx2<kBits, kUnpacked>;
 };
 
 }  // namespace kvasir::internal

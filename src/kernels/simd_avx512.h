@@ -2,12 +2,14 @@
 #pragma once
 
 #include "kernels/exp_avx512.h"
+#include "kernels/simd_avx512_quantize.h"
 
 #include "kernels/unroll.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace kvasir::internal {
 
@@ -61,20 +63,46 @@ struct Avx512 {
     }
   }
 
-  template <int kBits>
+  static constexpr bool kQuantizesRows = true;  // 8 together
+  using QuantizeRows = QuantizeAvx512;
+
+  template <int kBits, bool kUnpacked = false>
   struct Codes {
     __m512i w[8];
     explicit Codes(const uint8_t* p) {
-      if constexpr (kBits == 4) {
+      if constexpr (kBits < 8 && !kUnpacked) {
         const __m512i mask = _mm512_set1_epi8(0xF);
         KVASIR_UNROLL for (int v = 0; v < 4; ++v) {
           const __m512i both = _mm512_loadu_si512(p + 64 * v);
           w[v] = _mm512_and_si512(both, mask);
           w[v + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
         }
+        AddHighBits(p + 256);
       } else {
         KVASIR_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_loadu_si512(p + 64 * v);
       }
+    }
+    void StoreLines(uint8_t* out) const {
+      KVASIR_UNROLL for (int v = 0; v < 8; ++v) _mm512_storeu_si512(out + 64 * v, w[v]);
+    }
+    // Bits above the low four: v of a byte for line v, or 2 v and 2 v + 1 of one for every 4 lines.
+    void AddHighBits(const uint8_t* high) {
+      if constexpr (kBits == 5 || kBits == 6) {
+        [&]<int... kLine>(std::integer_sequence<int, kLine...>) {
+          (AddHighBitsOf<kLine>(high), ...);
+        }
+        (std::make_integer_sequence<int, 8>());
+      }
+    }
+    template <int kLine>
+    void AddHighBitsOf(const uint8_t* high) {
+      constexpr int kStep = kBits - 4;
+      constexpr int kAt = kStep * kLine % 8;
+      const __m512i mask = _mm512_set1_epi8(kBits == 5 ? 0x10 : 0x30);
+      __m512i bits = _mm512_loadu_si512(high + 64 * (kStep * kLine / 8));
+      if constexpr (kAt < 4) bits = _mm512_slli_epi16(bits, 4 - kAt);
+      if constexpr (kAt > 4) bits = _mm512_srli_epi16(bits, kAt - 4);
+      w[kLine] = _mm512_ternarylogic_epi32(w[kLine], bits, mask, 0xF8);  // w | (bits & mask)
     }
     // The rows inside, so that kRows independent sums are in flight: one alone would wait five
     // cycles for each step.

@@ -3,9 +3,11 @@
 // template body serves all (matmul_inl.h, elementwise_inl.h).
 //
 //   F            16 floats              I   16 int32
-//   Codes<4>     the codes of a block of 32 columns and 16 rows, two to a byte; Codes<5|6|8>: one
-//   to a byte Dot          init + sum over columns of code * activation, exact; columns [4 *
-//   kFirst, 4 * (kFirst + kCount)) Column       the codes of one column as floats
+//   Codes<bits>  the codes of a block of 32 columns and 16 rows, as CodeAt finds them
+//   Dot          init + sum over columns of code * activation, exact; columns [4 * kFirst,
+//                4 * (kFirst + kCount))
+//   StoreLines   one byte a code, in the order of 8 bits; Codes<bits, true> are such
+//   Column       the codes of one column as floats
 #pragma once
 
 #include <cmath>
@@ -14,6 +16,7 @@
 #include <cstring>
 
 #include "kernels/exp_inl.h"
+#include "kernels/matmul_layout.h"
 #include "quant/float16.h"
 
 namespace kvasir::internal {
@@ -133,18 +136,17 @@ struct Portable {
     }
   }
 
-  template <int kBits>
+  static constexpr bool kQuantizesRows = false;
+
+  template <int kBits, bool kUnpacked = false>
   struct Codes {
     const uint8_t* p;
     explicit Codes(const uint8_t* codes) : p(codes) {}
-    int At(int column, int row) const {
-      const int v = column / 4;
-      const int offset = 4 * row + column % 4;
-      if constexpr (kBits == 4) {
-        const int both = p[64 * (v % 4) + offset];
-        return v < 4 ? both & 0xF : both >> 4;
+    int At(int column, int row) const { return CodeAt(kUnpacked ? 8 : kBits, p, column, row); }
+    void StoreLines(uint8_t* out) const {
+      for (int i = 0; i < 512; ++i) {
+        out[i] = static_cast<uint8_t>(At(4 * (i / 64) + i % 4, i % 64 / 4));
       }
-      return p[64 * v + offset];
     }
     template <int kZero, int kFirst, int kCount>
     I DotRow(const int8_t* a, int32_t minus_sum) const {

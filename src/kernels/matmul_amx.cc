@@ -1,0 +1,229 @@
+// Many rows on AMX: one instruction multiplies 16 rows of X with 16 output rows over a block of 32
+// columns (Q6_K: over its two halves), the fold is the AVX-512 path's, line for line, so the bits
+// are the same. A tile's codes are unpacked once for all groups of 16 rows, less the zero point, so
+// that the tile product of signed with signed is the whole integer sum. Up to 8 rows that are left
+// take the AVX-512 kernels. Instances of MatmulBody<Avx512> in this file may be merged with those
+// of matmul_avx512.cc: tile instructions come only from the functions written here.
+#include <algorithm>
+
+#include "kernels/matmul_inl.h"
+#include "kernels/simd_avx512.h"
+
+namespace kvasir::internal {
+namespace {
+
+using Body = MatmulBody<Avx512>;
+
+// Tile registers 0 to 3 hold sums (two in use at a time), 4 and 5 activations, 6 and 7 codes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+constexpr TileConfig ConfigFor(int columns) {
+  TileConfig c;
+  for (int t = 0; t < 4; ++t) {
+    c.row_bytes[t] = 64;
+    c.rows[t] = kWideGroupRows;
+  }
+  for (int t = 4; t < 6; ++t) {
+    c.row_bytes[t] = static_cast<uint16_t>(columns);
+    c.rows[t] = kWideGroupRows;
+  }
+  for (int t = 6; t < 8; ++t) {
+    c.row_bytes[t] = 64;
+    c.rows[t] = static_cast<uint8_t>(columns / 4);
+  }
+  return c;
+}
+constexpr TileConfig kWholeBlocks = ConfigFor(32);
+constexpr TileConfig kHalfBlocks = ConfigFor(16);
+
+// The compiler does not see what tile loads read.
+inline void MemoryIsWritten() {
+  asm volatile("" ::: "memory");
+}
+
+template <WeightType kType>
+void Unpack(const TileJob& job, int64_t tile, uint8_t* out) {
+  constexpr TileFormat kFormat = TileFormatOf(kType);
+  const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
+  const uint8_t* scales = codes + job.scales_offset;
+  const __m512i zero = _mm512_set1_epi8(static_cast<char>(kFormat.zero));
+  for (int64_t b = 0; b < job.columns / kBlockColumns; ++b) {
+    Body::PrefetchAhead<kType>(codes);
+    const Avx512::Codes<kFormat.code_bits> block(codes);
+    KVASIR_UNROLL for (int v = 0; v < 8; ++v) {
+      _mm512_store_si512(out + 64 * v, _mm512_sub_epi8(block.w[v], zero));
+    }
+    const Body::Scales w = Body::LoadScales<kType>(scales, b);
+    auto* floats = reinterpret_cast<float*>(out + kUnpackedCodes);
+    _mm512_store_ps(floats, w.low);
+    _mm512_store_ps(floats + 16, w.high);
+    _mm512_store_ps(floats + 32, w.min);
+    codes += kFormat.code_bytes;
+    out += kUnpackedBlock;
+  }
+  MemoryIsWritten();
+}
+
+// Integer sums of one term of a block into out[16 rows][16]; kHalf: of columns 0 to 15, and 16 to
+// 31 behind them.
+template <bool kHalf>
+inline __attribute__((always_inline)) void Sums(const uint8_t* q, const uint8_t* codes,
+                                                int32_t* out) {
+  _tile_zero(0);
+  _tile_loadd(4, q, 32);
+  _tile_loadd(6, codes, 64);
+  _tile_dpbssd(0, 4, 6);
+  _tile_stored(0, out, 64);
+  if constexpr (kHalf) {
+    _tile_zero(1);
+    _tile_loadd(5, q + 16, 32);
+    _tile_loadd(7, codes + 256, 64);
+    _tile_dpbssd(1, 5, 7);
+    _tile_stored(1, out + 256, 64);
+  }
+}
+
+inline __attribute__((always_inline)) void FoldSums(const int32_t* sums, __m512 w,
+                                                    const uint8_t* scales, __m512* acc) {
+  KVASIR_UNROLL for (int r = 0; r < kWideGroupRows; ++r) {
+    const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + 16 * r));
+    const __m512 scale = _mm512_mul_ps(w, _mm512_set1_ps(Body::FloatAt(scales + 4 * r)));
+    acc[r] = _mm512_fmadd_ps(sum, scale, acc[r]);
+  }
+}
+
+constexpr size_t kTermBytes = ActBlockBytes(kWideGroupRows, 1) - ActBlockBytes(kWideGroupRows, 0);
+
+template <WeightType kType>
+struct Block {
+  static constexpr bool kHalf = kType == WeightType::kQ6_K;
+  static constexpr int kSumsPerTerm = kHalf ? 512 : 256;
+
+  static inline __attribute__((always_inline)) void Multiply(int terms, const uint8_t* act,
+                                                             const uint8_t* unpacked,
+                                                             int32_t* sums) {
+    Sums<kHalf>(act + 12 * kWideGroupRows, unpacked, sums);
+    if (terms == 2) {
+      Sums<kHalf>(act + kTermBytes + 12 * kWideGroupRows, unpacked, sums + kSumsPerTerm);
+    }
+  }
+  static inline __attribute__((always_inline)) void FoldTerm(const int32_t* sums,
+                                                             const float* weights,
+                                                             const uint8_t* term, __m512* acc) {
+    FoldSums(sums, _mm512_load_ps(weights), term, acc);
+    if constexpr (kHalf) FoldSums(sums + 256, _mm512_load_ps(weights + 16), term, acc);
+  }
+  static inline __attribute__((always_inline)) void Fold(int terms, const int32_t* sums,
+                                                         const uint8_t* act,
+                                                         const uint8_t* unpacked, __m512* acc) {
+    const auto* weights = reinterpret_cast<const float*>(unpacked + kUnpackedCodes);
+    FoldTerm(sums, weights, act, acc);
+    if (terms == 2) FoldTerm(sums + kSumsPerTerm, weights, act + kTermBytes, acc);
+    if constexpr (TileFormatOf(kType).has_min) {
+      const __m512 min = _mm512_load_ps(weights + 32);
+      const uint8_t* factors = act + static_cast<size_t>(terms) * kTermBytes;
+      KVASIR_UNROLL for (int r = 0; r < kWideGroupRows; ++r) {
+        acc[r] = _mm512_fmadd_ps(min, _mm512_set1_ps(Body::FloatAt(factors + 4 * r)), acc[r]);
+      }
+    }
+  }
+};
+
+template <int kTerms>
+inline int TermsAt(const TileJob& job, int64_t block) {
+  if constexpr (kTerms == Body::kByBlock) return job.two_terms[block] != 0 ? 2 : 1;
+  return kTerms;
+}
+
+// The unpacked tile times 16 rows. The next block's product is under way while one is folded.
+template <WeightType kType, int kTerms>
+void Group(const TileJob& job, const uint8_t* unpacked, int64_t tile, const RowGroup& group) {
+  // Not 4 KiB apart: loads of one would wait for stores to the other.
+  constexpr int kSums = (kTerms == 1 ? 1 : 2) * Block<kType>::kSumsPerTerm;
+  alignas(64) int32_t sums[2][kSums < 1024 ? kSums : kSums + 16];
+  const int64_t blocks = job.columns / kBlockColumns;
+  const uint8_t* act = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
+  __m512 acc[kWideGroupRows];
+  KVASIR_UNROLL for (int r = 0; r < kWideGroupRows; ++r) acc[r] = _mm512_setzero_ps();
+  float* y = job.y + static_cast<size_t>(group.first) * job.ldy + tile * kTileRows;
+  for (int r = 0; r < group.rows; ++r) __builtin_prefetch(y + static_cast<size_t>(r) * job.ldy, 1);
+  int terms = TermsAt<kTerms>(job, 0);
+  Block<kType>::Multiply(terms, act, unpacked, sums[0]);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t* next = act + ActBlockBytes(kWideGroupRows, terms);
+    const int next_terms = b + 1 < blocks ? TermsAt<kTerms>(job, b + 1) : terms;
+    if (b + 1 < blocks) {
+      Block<kType>::Multiply(next_terms, next, unpacked + kUnpackedBlock, sums[(b + 1) % 2]);
+    }
+    Block<kType>::Fold(terms, sums[b % 2], act, unpacked, acc);
+    act = next;
+    terms = next_terms;
+    unpacked += kUnpackedBlock;
+  }
+  Body::StoreTile<kWideGroupRows>(job, tile, group, acc);
+}
+
+template <WeightType kType, int kTerms, Path kPath>
+void Run(const TileJob& job) {
+  const MatmulKernels::RunTiles narrow = MatmulAvx512().Find(kType, kPath);
+  const int groups = WideGroupCount(job.m);
+  if (groups == 0 || job.columns == 0) return narrow(job);
+  _tile_loadconfig(kType == WeightType::kQ6_K ? &kHalfBlocks : &kWholeBlocks);
+  TileJob rest = job;
+  const int wide_rows = groups * kWideGroupRows;
+  rest.m = job.m > wide_rows ? job.m - wide_rows : 0;
+  rest.act += static_cast<size_t>(wide_rows) * job.act_row_bytes;
+  rest.y += static_cast<size_t>(wide_rows) * job.ldy;
+  constexpr auto kTiles = static_cast<int64_t>(kWideTiles);
+  const size_t bytes = kUnpackedBlock * static_cast<size_t>(job.columns / kBlockColumns);
+  for (int64_t first = job.first_tile; first < job.last_tile; first += kTiles) {
+    const int64_t last = std::min<int64_t>(first + kTiles, job.last_tile);
+    for (int64_t tile = first; tile < last; ++tile) {
+      Unpack<kType>(job, tile, job.unpacked + static_cast<size_t>(tile - first) * bytes);
+    }
+    for (int g = 0; g < groups; ++g) {
+      const RowGroup group = RowGroupAt(job.m, true, g);
+      for (int64_t tile = first; tile < last; ++tile) {
+        Group<kType, kTerms>(job, job.unpacked + static_cast<size_t>(tile - first) * bytes, tile,
+                             group);
+      }
+    }
+    if (rest.m > 0) {
+      rest.first_tile = first;
+      rest.last_tile = last;
+      narrow(rest);
+    }
+  }
+  _tile_release();
+}
+
+template <WeightType kType>
+MatmulKernels::Entry Integer() {
+  return {kType,
+          {Run<kType, 1, Path::kInt8>, Run<kType, 2, Path::kInt8x2>,
+           MatmulAvx512().Find(kType, Path::kF32), Run<kType, Body::kByBlock, Path::kMixed>}};
+}
+MatmulKernels::Entry Float(WeightType type) {
+  return {type, {nullptr, nullptr, MatmulAvx512().Find(type, Path::kF32), nullptr}};
+}
+
+}  // namespace
+
+const MatmulKernels& MatmulAmx() {
+  static const MatmulKernels::Entry kEntries[] = {
+      Float(WeightType::kF32),      Float(WeightType::kF16),      Float(WeightType::kBf16),
+      Integer<WeightType::kQ8_0>(), Integer<WeightType::kQ4_0>(), Integer<WeightType::kQ4_1>(),
+      Integer<WeightType::kQ5_0>(), Integer<WeightType::kQ5_1>(), Integer<WeightType::kQ4_K>(),
+      Integer<WeightType::kQ5_K>(), Integer<WeightType::kQ6_K>(),
+  };
+  static const MatmulKernels kTable = {kEntries, sizeof(kEntries) / sizeof(kEntries[0]),
+                                       MatmulAvx512().quantize, true};
+  return kTable;
+}
+
+}  // namespace kvasir::internal
