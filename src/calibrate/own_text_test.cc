@@ -56,7 +56,7 @@ TEST_F(OwnText, IsAConstantOfModelAndSeed) {
   EXPECT_NE((*text)[0], (*text)[1]);
   SerialExecutor serial;
   const Isa before = CurrentIsa();
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (!IsaSupported(isa)) continue;
     ASSERT_TRUE(SetIsa(isa).ok());
     EXPECT_EQ(WriteOwnText(*model_, options, serial).value(), *text) << IsaName(isa);

@@ -6,6 +6,7 @@ namespace kvasir::internal {
 
 const IntKernels& CurrentInt() {
   switch (CurrentIsa()) {
+    case Isa::kAmx:
     case Isa::kAvx512:
       return Avx512Int();
     case Isa::kAvx2:
