@@ -198,7 +198,7 @@ double FmaPeak(Executor& executor) {
     std::atomic<int64_t> flops{0};
     const double start = Now();
     executor.ParallelFor(static_cast<size_t>(executor.workers()) * 4, [&](size_t, int) {
-      flops += static_cast<int64_t>(CurrentIsa() == Isa::kAvx512 ? FmaLoop16(kRounds)
+      flops += static_cast<int64_t>(CurrentIsa() >= Isa::kAvx512 ? FmaLoop16(kRounds)
                                                                  : FmaLoop8(kRounds));
     });
     best = std::max(best, static_cast<double>(flops) / (Now() - start) / 1e9);
