@@ -26,8 +26,12 @@ class ForwardDriver {
 
   ForwardDriver(const Model& model, Precision precision, KvType type, int block_tokens,
                 int sequences, int max_tokens, Executor& executor)
+      : ForwardDriver(model, precision, KvPair{type, type}, block_tokens, sequences, max_tokens,
+                      executor) {}
+  ForwardDriver(const Model& model, Precision precision, KvPair types, int block_tokens,
+                int sequences, int max_tokens, Executor& executor)
       : vocab_(static_cast<size_t>(model.config().vocab)),
-        cache_(model.config(), type, block_tokens, sequences, max_tokens),
+        cache_(model.config(), types, block_tokens, sequences, max_tokens),
         lengths_(static_cast<size_t>(sequences), 0) {
     auto pass = ForwardPass::Make(model, {precision, kMaxRows, max_tokens, {}, nullptr}, executor);
     KVASIR_CHECK(pass.ok());

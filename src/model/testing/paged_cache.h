@@ -11,12 +11,13 @@
 #include "base/hash.h"
 #include "kernels/attention.h"
 #include "model/model_config.h"
+#include "quant/kv_type_spec.h"
 
 namespace kvasir::testing {
 
 class PagedCache {
  public:
-  PagedCache(const ModelConfig& config, KvType type, int block_tokens, int sequences,
+  PagedCache(const ModelConfig& config, KvPair types, int block_tokens, int sequences,
              int max_tokens, uint64_t seed = 1) {
     size_t stride = 0;
     const auto take = [&](const KvPlane& plane) {
@@ -27,13 +28,14 @@ class PagedCache {
     };
     for (int layer = 0; layer < config.layers; ++layer) {
       PagedKv kv;
-      kv.k_offset = take(KvKeyPlane(type, block_tokens, config.k_dim));
-      kv.v_offset = take(KvValuePlane(type, block_tokens, config.v_dim));
+      kv.k_offset = take(KvKeyPlane(types.k, block_tokens, config.k_dim));
+      kv.v_offset = take(KvValuePlane(types.v, block_tokens, config.v_dim));
       kv.block_tokens = block_tokens;
       kv.kv_heads = config.kv_heads;
       kv.k_dim = config.k_dim;
       kv.v_dim = config.v_dim;
-      kv.k_type = kv.v_type = type;
+      kv.k_type = types.k;
+      kv.v_type = types.v;
       layers_.push_back(kv);
     }
     blocks_ = (max_tokens + block_tokens - 1) / block_tokens;
