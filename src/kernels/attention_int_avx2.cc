@@ -18,6 +18,7 @@ struct IntVec8 : Vec8 {
   using ValueSums = Pair;
   using Weight = uint64_t;
   static constexpr int kKeySums = 6;
+  static constexpr int kPairRows = 1;
   static constexpr int ValueColumns(int rows) { return rows <= 3 ? 2 : 1; }
 
   static F Min(F a, F b) { return _mm256_min_ps(a, b); }
@@ -203,6 +204,10 @@ struct IntVec8 : Vec8 {
   template <KvType kType>
   static void AddValue(ValueSums& sums, const Value& value, __m256i weight) {
     AddProducts(sums, value, weight);
+  }
+  static void AddSums(ValueSums& sums, const ValueSums& more) {
+    sums.a = _mm256_add_epi32(sums.a, more.a);
+    sums.b = _mm256_add_epi32(sums.b, more.b);
   }
   static F ValuesToFloat(const ValueSums& sums) {
     return _mm256_cvtepi32_ps(AddPairs(sums));

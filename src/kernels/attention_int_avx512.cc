@@ -21,6 +21,7 @@ struct IntVec16 : Vec16 {
     __m512i high, low;
   };
   static constexpr int kKeySums = 12;
+  static constexpr int kPairRows = 4;
   static constexpr int ValueColumns(int rows) { return rows <= 6 ? 4 : 2; }
 
   static F Min(F a, F b) { return _mm512_min_ps(a, b); }
@@ -206,6 +207,9 @@ struct IntVec16 : Vec16 {
   static void AddValue(ValueSums& sums, Value value, __m512i weight) {
     sums = kType == KvType::kI8 ? _mm512_dpbusd_epi32(sums, weight, value)
                                 : _mm512_dpbusd_epi32(sums, value, weight);
+  }
+  static void AddSums(ValueSums& sums, ValueSums more) {
+    sums = _mm512_add_epi32(sums, more);
   }
   static F ValuesToFloat(ValueSums sums) {
     return _mm512_cvtepi32_ps(sums);

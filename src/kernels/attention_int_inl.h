@@ -273,6 +273,32 @@ void I8Values(const SpanRows& in, const Weights<V, R>& weights, int shift, int c
   }
 }
 
+// Where a register's channels of i4 stand in V of 4 tokens.
+struct I4At {
+  int shift;
+  size_t quad_bytes;
+  size_t first;  // bytes
+  int left;      // channels of the register, if it is not whole
+};
+
+// Adds the products of 4 tokens.
+template <class V, int R, bool kPart>
+[[gnu::always_inline]] inline void I4Quad(const SpanRows& in, const Weights<V, R>& weights,
+                                          const I4At& at, int quad,
+                                          typename V::ValueSums (&sums)[R][2]) {
+  const std::byte* v = ValueQuad(in, quad, at.shift, at.quad_bytes) + at.first;
+  FetchSoon(v + BlockAhead(in, quad >> at.shift));
+  FetchLater(v + (in.v_ahead[quad >> at.shift] - in.v[quad >> at.shift]));
+  typename V::Value value[2];
+  V::template LoadValuePair<kPart>(v, at.left, value);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const auto weight = V::LoadWeight(&weights.codes[r][quad]);
+    V::template AddValue<KvType::kI4>(sums[r][0], value[0], weight);
+    V::template AddValue<KvType::kI4>(sums[r][1], value[1], weight);
+  }
+}
+
 // One group of 32 channels (or the rest, `channels` of them) of i4: two vectors, low and high
 // halves, of kWide = 16 / kLanes registers each.
 template <class V, int R, bool kPart>
@@ -288,6 +314,7 @@ void I4Values(const SpanRows& in, const Weights<V, R>& weights, int shift, int g
   for (int part = 0; part < kWide; ++part) {
     const int left = half - part * V::kLanes;  // channels of this register, if kPart
     if (kPart && left <= 0) break;
+    const I4At at{shift, quad_bytes, first + static_cast<size_t>(part) * V::kLanes * 4, left};
     for (int sub = 0; sub * kIntSubSpan < seen; ++sub) {
       typename V::ValueSums sums[R][2];
 #pragma GCC unroll 16
@@ -297,20 +324,22 @@ void I4Values(const SpanRows& in, const Weights<V, R>& weights, int shift, int g
       }
       const int last =
           (seen + 3) / 4 < (sub + 1) * kSubQuads ? (seen + 3) / 4 : (sub + 1) * kSubQuads;
-      for (int quad = sub * kSubQuads; quad < last; ++quad) {
-        const std::byte* v = ValueQuad(in, quad, shift, quad_bytes) + first +
-                             static_cast<size_t>(part) * V::kLanes * 4;
-        FetchSoon(v + BlockAhead(in, quad >> shift));
-        FetchLater(v + (in.v_ahead[quad >> shift] - in.v[quad >> shift]));
-        typename V::Value value[2];
-        V::template LoadValuePair<kPart>(v, left, value);
+      int quad = sub * kSubQuads;
+      if constexpr (R <= V::kPairRows) {  // few sums would wait for each other
+        typename V::ValueSums more[R][2];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) more[r][0] = more[r][1] = V::StartValues(0);
+        for (; quad + 2 <= last; quad += 2) {
+          I4Quad<V, R, kPart>(in, weights, at, quad, sums);
+          I4Quad<V, R, kPart>(in, weights, at, quad + 1, more);
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-          const auto weight = V::LoadWeight(&weights.codes[r][quad]);
-          V::template AddValue<KvType::kI4>(sums[r][0], value[0], weight);
-          V::template AddValue<KvType::kI4>(sums[r][1], value[1], weight);
+          V::AddSums(sums[r][0], more[r][0]);
+          V::AddSums(sums[r][1], more[r][1]);
         }
       }
+      for (; quad < last; ++quad) I4Quad<V, R, kPart>(in, weights, at, quad, sums);
       for (int r = 0; r < R; ++r) {
         if (in.visible[r] <= 0) continue;
         float* acc = in.acc + static_cast<size_t>(r) * in.acc_stride +

@@ -23,7 +23,7 @@ struct Format {
   KvPair pair;
   double budget;
 };
-constexpr Format kFormats[] = {{{KvType::kI8, KvType::kI8}, 0.03},
+constexpr Format kFormats[] = {{{KvType::kI8, KvType::kI8}, 0.045},
                                {{KvType::kI8, KvType::kI4}, 0.3},
                                {{KvType::kI4, KvType::kI4}, 0.7},
                                {{KvType::kFp8E4M3, KvType::kFp8E4M3}, 0.3},
