@@ -23,6 +23,7 @@ import test_clients  # noqa: F401
 import test_limits  # noqa: F401
 import test_loader  # noqa: F401
 import test_process  # noqa: F401
+import test_quant  # noqa: F401
 import test_text  # noqa: F401
 
 

@@ -43,7 +43,7 @@ def at_once(jobs, users):
 
 @test("P08 warm equals cold: a random walk of 300 requests, 8 at a time, over a tree of prompts, in a small pool")
 def p08(t):
-    for model, kinds in (("ref", ("f16", "f32", "bf16")), ("chain_32", ("f16",))):
+    for model, kinds in (("ref", ("f16", "f32", "bf16", "i8", "i4", "fp8_e4m3")), ("chain_32", ("f16", "i8", "i4"))):
         prompts = tree(t)
         for kind in kinds:
             with t.fresh(model, "--kv-type", kind, "--no-prefix-caching") as fresh:
