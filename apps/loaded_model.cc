@@ -85,6 +85,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   options.threads = threads.threads;
   options.cpus = std::move(threads.cpus);
   options.block_tokens = flags.kv.block_size;
+  for (const std::string& notice : flags.kv.Notices()) spdlog::info("{}", notice);
   options.kv_type_k = flags.kv.type_k();
   options.kv_type_v = flags.kv.type_v();
   options.kv_blocks = flags.kv.kv_blocks;

@@ -26,6 +26,17 @@ inline KvType WidenedType(KvType type) {
   return IsFp8(type) ? KvType::kF32 : type;
 }
 
+// One block of one head to f32, by format (e4m3, e5m2): codes, a scale per token, tokens, channels.
+struct Fp8Kernels {
+  using Widen = void (*)(const std::byte* codes, const float* scales, int tokens, int dim,
+                         float* out);
+  Widen keys[2];
+  Widen values[2];
+};
+const Fp8Kernels& PortableFp8();
+const Fp8Kernels& Avx2Fp8();
+const Fp8Kernels& Avx512Fp8();
+
 // Converts the span that `in` names and points `in` at the result: f32 in the same layout.
 void WidenSpan(const PagedKv& kv, SpanRows& in, float* scratch);
 

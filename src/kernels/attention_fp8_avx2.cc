@@ -1,0 +1,9 @@
+#include "kernels/attention_fp8_inl.h"
+
+namespace kvasir::internal {
+
+const Fp8Kernels& Avx2Fp8() {
+  return kFp8Kernels;
+}
+
+}  // namespace kvasir::internal
