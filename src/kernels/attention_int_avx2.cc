@@ -88,10 +88,8 @@ struct IntVec8 : Vec8 {
     out[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
   }
   static F TableValue(I code) {
-    alignas(32) float entries[16];
-    for (int i = 0; i < 16; ++i) entries[i] = static_cast<float>(kKvI4Table[i]);
-    const F low = _mm256_permutevar8x32_ps(_mm256_load_ps(entries), code);
-    const F high = _mm256_permutevar8x32_ps(_mm256_load_ps(entries + 8), code);
+    const F low = _mm256_permutevar8x32_ps(_mm256_load_ps(kI4Tables.entries), code);
+    const F high = _mm256_permutevar8x32_ps(_mm256_load_ps(kI4Tables.entries + 8), code);
     return _mm256_blendv_ps(low, high,
                             _mm256_castsi256_ps(_mm256_cmpgt_epi32(code, _mm256_set1_epi32(7))));
   }
@@ -100,7 +98,7 @@ struct IntVec8 : Vec8 {
     I code = _mm256_setzero_si256();
 #pragma GCC unroll 16
     for (int i = 0; i < 15; ++i) {
-      const F middle = Set(static_cast<float>(kKvI4Table[i] + kKvI4Table[i + 1]) * 0.5F);
+      const F middle = Set(kI4Tables.middles[i]);
       code = _mm256_sub_epi32(code, _mm256_castps_si256(_mm256_cmp_ps(x, middle, _CMP_GT_OQ)));
     }
     return code;

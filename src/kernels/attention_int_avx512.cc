@@ -75,28 +75,20 @@ struct IntVec16 : Vec16 {
 
   // The table of i4.
   static I TableBytes() {  // entry + 128
-    alignas(16) uint8_t entries[16];
-    for (int i = 0; i < 16; ++i) entries[i] = static_cast<uint8_t>(kKvI4Table[i] + 128);
-    return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(entries)));
+    return _mm512_broadcast_i32x4(
+        _mm_load_si128(reinterpret_cast<const __m128i*>(kI4Tables.bytes)));
   }
   static void Halves(I both, I out[2]) {
     const I mask = _mm512_set1_epi8(15);
     out[0] = _mm512_shuffle_epi8(TableBytes(), _mm512_and_si512(both, mask));
     out[1] = _mm512_shuffle_epi8(TableBytes(), _mm512_and_si512(_mm512_srli_epi16(both, 4), mask));
   }
-  static F TableFloats() {
-    return _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kKvI4Table))));
+  static F TableValue(I code) {
+    return _mm512_permutexvar_ps(code, _mm512_load_ps(kI4Tables.entries));
   }
-  static F TableValue(I code) { return _mm512_permutexvar_ps(code, TableFloats()); }
   // How many middles between entries lie below x.
   static I NearestEntry(F x) {
-    alignas(64) float middle[16];
-    for (int i = 0; i < 15; ++i) {
-      middle[i] = static_cast<float>(kKvI4Table[i] + kKvI4Table[i + 1]) * 0.5F;
-    }
-    middle[15] = __builtin_inff();
-    const F middles = _mm512_load_ps(middle);
+    const F middles = _mm512_load_ps(kI4Tables.middles);
     I code = _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int step = 8; step > 0; step /= 2) {

@@ -12,9 +12,26 @@
 
 #include "kernels/attention_inl.h"
 #include "kernels/attention_int.h"
+#include "quant/kv_codec.h"
 
 namespace kvasir::internal {
 namespace {
+
+// The table of i4 as the paths want it, made by the compiler.
+struct I4Tables {
+  alignas(64) uint8_t bytes[16] = {};  // entry + 128
+  alignas(64) float entries[16] = {};
+  alignas(64) float middles[16] = {};  // between an entry and the next; the last is infinity
+  constexpr I4Tables() {
+    for (int i = 0; i < 16; ++i) {
+      bytes[i] = static_cast<uint8_t>(kKvI4Table[i] + 128);
+      entries[i] = static_cast<float>(kKvI4Table[i]);
+      middles[i] =
+          i == 15 ? __builtin_inff() : static_cast<float>(kKvI4Table[i] + kKvI4Table[i + 1]) * 0.5F;
+    }
+  }
+};
+constexpr I4Tables kI4Tables;
 
 constexpr int kSpanQuads = kAttentionSpan / 4;
 constexpr int kSubQuads = kIntSubSpan / 4;

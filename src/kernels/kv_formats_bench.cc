@@ -1,7 +1,7 @@
-// kernels_kv_formats_bench [threads] [seconds]: attention over the cache's formats, taken in turn
-// with f16: decode at 4,096 and 32,768 tokens with 3, 4 and 8 query heads a KV head, and prefill at
-// depth. Medians of walks over as many layers as fill the caches several times. Nothing is
-// asserted.
+// kernels_kv_formats_bench [threads] [seconds] [row]: attention over the cache's formats, taken in
+// turn with f16: decode at 4,096 and 32,768 tokens with 3, 4 and 8 query heads a KV head, and
+// prefill at depth. Medians of walks over as many layers as fill the caches several times. Nothing
+// is asserted.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -164,7 +164,7 @@ double Median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
-void Main(int threads, double seconds) {
+void Main(int threads, double seconds, int only) {
   constexpr Shape kShapes[] = {
       {"decode", 3, 3, 64, 1, 4095},    {"decode", 3, 3, 64, 1, 32767},
       {"decode", 4, 4, 128, 1, 4095},   {"decode", 4, 4, 128, 1, 32767},
@@ -175,6 +175,7 @@ void Main(int threads, double seconds) {
   std::printf("path %s, %d threads, blocks of %d tokens; x f16: times faster than f16\n",
               std::string(IsaName(CurrentIsa())).c_str(), threads, kBlockTokens);
   for (const Shape& shape : kShapes) {
+    if (only >= 0 && &shape != &kShapes[only]) continue;
     std::vector<std::unique_ptr<Bench>> benches;
     for (const KvPair pair : kPairs) {
       benches.push_back(std::make_unique<Bench>(shape, pair, executor));
@@ -205,10 +206,11 @@ void Main(int threads, double seconds) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 2;
-  if (threads < 1 || threads > 256 || !(seconds > 0)) {
-    std::fprintf(stderr, "kernels_kv_formats_bench [threads] [seconds a row]\n");
+  const int row = argc > 3 ? std::atoi(argv[3]) : 0;
+  if (threads < 1 || threads > 256 || !(seconds > 0) || row < 0 || row > 8) {
+    std::fprintf(stderr, "kernels_kv_formats_bench [threads] [seconds a row] [row, 1 to 8]\n");
     return 2;
   }
-  kvasir::Main(threads, seconds);
+  kvasir::Main(threads, seconds, row - 1);
   return 0;
 }
