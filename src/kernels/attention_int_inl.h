@@ -43,6 +43,10 @@ constexpr int KeyColumns(int rows) {
   return most >= 8 * rows ? 8 : most >= 4 * rows ? 4 : most >= 2 * rows ? 2 : 1;
 }
 
+inline int KvScaleGroupsOf(KvType type, int dim) {
+  return type == KvType::kI8 ? 1 : (dim + kKvI4Group - 1) / kKvI4Group;
+}
+
 // Where K of a vector of tokens starts. Tiles of 8 tokens fill half a vector of 16 each.
 template <class V>
 struct KeyAt {
@@ -74,12 +78,25 @@ inline KeyAt<V> KeyOf(const SpanRows& in, int index) {
   return at;
 }
 
+// Scales stand apart from codes, where no stream of reads leads to them: they are asked for by
+// hand, those of K for the vector that comes N later, those of V while K is read.
 template <class V, KvType kType, int N>
 inline KeyAt<V> KeyAhead(const SpanRows& in, int index) {
+  const auto group_bytes = static_cast<size_t>(in.block_tokens) * 2;
   KeyAt<V> at = KeyOf<V, kType>(in, index);
-  const bool known = (index + N) * V::kLanes < in.blocks * in.block_tokens;
-  at.soon = known ? KeyOf<V, kType>(in, index + N).codes - at.codes : 0;
-  const int block = index * V::kLanes / in.block_tokens;
+  const int token = index * V::kLanes;
+  const int block = token / in.block_tokens;
+  if ((index + N) * V::kLanes < in.blocks * in.block_tokens) {
+    const KeyAt<V> next = KeyOf<V, kType>(in, index + N);
+    at.soon = next.codes - at.codes;
+    for (int g = 0; g < KvScaleGroupsOf(kType, in.k_dim); ++g) {
+      FetchSoon(next.scales + static_cast<size_t>(g) * group_bytes);
+    }
+  }
+  const std::byte* v = in.v[block] + in.v_scales + static_cast<size_t>(token % in.block_tokens) * 2;
+  for (int g = 0; g < KvScaleGroupsOf(in.v_type, in.v_dim); ++g) {
+    FetchSoon(v + static_cast<size_t>(g) * group_bytes);
+  }
   at.later = in.k_ahead[block] - in.k[block];
   return at;
 }
