@@ -19,6 +19,7 @@ import test_bench  # noqa: F401
 import test_books  # noqa: F401
 import test_cache  # noqa: F401
 import test_cache_load  # noqa: F401
+import test_certify  # noqa: F401
 import test_clients  # noqa: F401
 import test_limits  # noqa: F401
 import test_loader  # noqa: F401

@@ -1,0 +1,107 @@
+"""kvasir certify: verdicts, what is stored, a stop and a second start, a control that passes."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree as ElementTree
+
+from harness import test
+
+QUICK = ("--quick", "--max-len", "512", "--threads", "2")
+
+
+def own_copy(t, model, folder):
+    """Beside its copy a run may leave its files."""
+    os.makedirs(os.path.join(t.tmp, folder), exist_ok=True)
+    path = os.path.join(t.tmp, folder, "m.gguf")
+    shutil.copy(t.model(model), path)
+    return path
+
+
+@test("kvasir certify: table, JSON, plots, and a certificate beside the model")
+def certify(t):
+    path = own_copy(t, "stories", "certify-a")
+    picture = os.path.join(t.tmp, "certify.svg")
+    r = t.run("certify", path, *QUICK, "--kv-type", "bf16", "--kv-type", "f16/bf16", "--json", "--svg", picture, timeout=600)
+    t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
+    report = json.loads(r.stdout)
+    t.equal([c["format"] for c in report["certificates"]], ["bf16", "f16/bf16"], "formats")
+    for c in report["certificates"]:
+        m = c["measures"]
+        t.check(c["control"]["failed"] and c["control"]["kld_mean"] > 0.04, "the control fails: %r" % c["control"])
+        t.equal(m["decode_over_prefill"], 1.0, "token by token gives the bits of whole chunks")
+        t.equal([(b["first"], b["last"]) for b in m["buckets"]], [(0, 127), (128, 511)], "ranges of positions")
+        t.check(m["greedy"]["prompts"] >= 100, "prompts: %r" % m["greedy"])
+        t.check(c["quality"] in ("strict", "balanced"), "bf16 is good: %r" % c["verdict"])
+    t.equal(ElementTree.parse(picture).getroot().tag, "{http://www.w3.org/2000/svg}svg", "the picture")
+    sidecar = os.path.join(os.path.dirname(path), "m.kvasir.json")
+    stored = json.load(open(sidecar, encoding="utf-8"))["sections"]["certificates"]["data"]
+    t.equal([c["format"] for c in stored], ["bf16", "f16/bf16"], "stored")
+    t.equal(os.listdir(os.path.dirname(path)).count("m.certify.kvasir.json"), 0, "the work file is gone")
+    # The same once more, as a table: the same numbers to the byte, and the entry is replaced.
+    r = t.run("certify", path, *QUICK, "--kv-type", "bf16", timeout=600)
+    t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
+    t.check(b"bf16" in r.stdout and b"control" in r.stdout and b"as it must" in r.stdout, "table: %r" % r.stdout[-600:])
+    again = json.load(open(sidecar, encoding="utf-8"))["sections"]["certificates"]["data"]
+    t.equal(again, stored, "a second run finds the same")
+
+
+@test("kvasir certify: stopped by SIGINT, taken up by the same command, the same result")
+def resumed(t):
+    results = []
+    for folder, interrupted in (("certify-whole", False), ("certify-cut", True)):
+        path = own_copy(t, "stories", folder)
+        command = ("certify", path, *QUICK, "--kv-type", "bf16", "--json")
+        kept = os.path.join(os.path.dirname(path), "m.certify.kvasir.json")
+        if interrupted:
+            process = subprocess.Popen([t.binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            deadline = time.time() + 300
+            while time.time() < deadline and process.poll() is None:
+                if os.path.exists(kept) and b'"prefill-0 bf16' in open(kept, "rb").read():
+                    break
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+            if process.returncode == 0:
+                t.note("it was done before the signal came")
+            else:
+                t.equal(process.returncode, 1, "exit code when stopped")
+                t.check(b"the same command goes on" in err, "message: %r" % err[-300:])
+                t.check(os.path.exists(kept) and not out, "parts are kept, nothing is printed")
+        r = t.run(*command, timeout=600)
+        t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
+        results.append(r.stdout)
+    t.equal(results[0], results[1], "whole and taken up again")
+
+
+@test("kvasir certify: a model that does not read its cache gets no certificate")
+def void(t):
+    path = own_copy(t, "spread", "certify-spread")
+    r = t.run("certify", path, "--quick", "--max-len", "256", "--kv-type", "bf16", timeout=600)
+    t.equal(r.returncode, 1, "exit code")
+    t.check(b"VOID" in r.stdout and b"PASSES a budget" in r.stdout, "table: %r" % r.stdout[-500:])
+
+
+@test("kvasir certify: the user's text; what is refused")
+def texts(t):
+    path = own_copy(t, "stories", "certify-text")
+    book, short = os.path.join(t.tmp, "book.txt"), os.path.join(t.tmp, "short.txt")
+    with open(book, "w", encoding="utf-8") as f:
+        f.write("Once upon a time there was a little bird that lived in a big tree. " * 60)
+    with open(short, "w", encoding="utf-8") as f:
+        f.write("too short")
+    r = t.run("certify", path, *QUICK, "--kv-type", "bf16", "--text", book, "--precision", "default", "--base", "f32", "--json", timeout=600)
+    t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
+    settings = json.loads(r.stdout)["certificates"][0]["settings"]
+    t.check(re.fullmatch("file [0-9a-f]{16}", settings["text"]), "text: %r" % settings)
+    t.equal((settings["precision"], settings["base"], settings["max_len"]), ("default", "f32", 512), "settings")
+    for flags, word, code in ((("--text", short), b"at least 256", 2), (("--text", "/nonexistent"), b"cannot read", 2),
+                              (("--kv-type", "i9"), b"unknown KV format", 2), (("--max-len", "5000"), b"context", 2),
+                              (("--base", "i8"), b"base", 2), (("--precision", "best"), b"precision", 2)):
+        r = t.run("certify", path, *flags)
+        t.equal(r.returncode, code, "exit code of %s" % " ".join(flags))
+        t.check(word in r.stderr, "%s: %r" % (flags, r.stderr[-300:]))
+    t.equal(t.run("certify", "/nonexistent.gguf").returncode, 3, "exit code of a missing model")
