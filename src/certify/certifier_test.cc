@@ -68,13 +68,13 @@ TEST_F(CertifyTest, MeasuresEverything) {
   EXPECT_EQ(bf16.bytes_per_token, 2 * 2 * 2 * 16 * 2);  // layers, K and V, heads, width, bytes
   EXPECT_EQ(bf16.settings.max_len, 160);
   const Measures& measures = bf16.measures;
-  EXPECT_EQ(measures.prefill.count, 5 * 160);
-  EXPECT_EQ(measures.decode.count, 4 * 160);
+  EXPECT_EQ(measures.prefill.count, 3 * 160);
+  EXPECT_EQ(measures.decode.count, 2 * 160);
   EXPECT_EQ(measures.prefill.broken, 0);
   EXPECT_GT(measures.prefill.mean, 0);
   ASSERT_EQ(measures.buckets.size(), 2U);
-  EXPECT_EQ(measures.buckets[0].prefill.count, 5 * 128);
-  EXPECT_EQ(measures.buckets[1].prefill.count, 5 * 32);
+  EXPECT_EQ(measures.buckets[0].prefill.count, 3 * 128);
+  EXPECT_EQ(measures.buckets[1].prefill.count, 3 * 32);
   EXPECT_GE(measures.greedy.prompts, 100);
   EXPECT_TRUE(bf16.control_failed) << "two bits must be seen";
   EXPECT_GT(bf16.control_mean, 10 * measures.prefill.mean);
@@ -203,7 +203,7 @@ TEST_F(CertifyTest, ReadsTheUsersText) {
   ASSERT_TRUE(certificates.ok()) << certificates.status().ToString();
   const Certificate& bf16 = (*certificates)[0];
   EXPECT_EQ(bf16.settings.text.substr(0, 5), "file ");
-  EXPECT_EQ(bf16.measures.prefill.count, 5 * 160);  // 5 * 159 tokens of the file
+  EXPECT_EQ(bf16.measures.prefill.count, 3 * 160);  // 3 * 159 tokens of the file
   options_.text.resize(300);
   const auto less = Run(options_, "a.gguf");
   ASSERT_TRUE(less.ok());

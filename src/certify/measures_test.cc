@@ -27,7 +27,7 @@ TEST(PositionBuckets, CoverEachPositionOnce) {
     }
     EXPECT_EQ(next, max_len);
   }
-  EXPECT_EQ(PositionBuckets(8192).size(), 7U);
+  EXPECT_EQ(PositionBuckets(8192).size(), 6U);
   EXPECT_EQ(PositionBuckets(8192)[2].first, 512);
 }
 

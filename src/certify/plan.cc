@@ -13,7 +13,9 @@ constexpr int kPrompts = 2 * kGreedyBatch;  // at least 100
 constexpr int32_t kLeastText = 64;          // a remainder shorter than this is left out
 constexpr int32_t kDistances[] = {16,   32,   64,   128,   250,   500,  1000,
                                   2000, 4000, 8000, 16000, 32000, 64000};
+constexpr int32_t kQuickDistance = 250;
 constexpr int32_t kLeastNeedles = 260;
+constexpr int32_t kQuickNeedles = 512;
 
 // What a row of each kind takes, compared with one of a long chunk.
 constexpr double kFewDecodes = 2.5;
@@ -37,7 +39,7 @@ Part DecodePart(int index, std::vector<int> texts, std::span<const int32_t> leng
 
 void AddRetrieval(int32_t max_len, bool quick, uint64_t seed, std::vector<Part>* parts) {
   for (const int32_t distance : kDistances) {
-    if (distance + kRepeatAsked + 2 > max_len) break;
+    if (distance + kRepeatAsked + 2 > max_len || (quick && distance > kQuickDistance)) break;
     const int trials = quick || distance >= 2000 ? 1 : 2;
     for (int trial = 0; trial < trials; ++trial) {
       Part part;
@@ -50,8 +52,8 @@ void AddRetrieval(int32_t max_len, bool quick, uint64_t seed, std::vector<Part>*
       parts->push_back(std::move(part));
     }
   }
-  std::vector<int32_t> lengths = {max_len};
-  if (max_len > 1024) lengths.push_back(1024);
+  std::vector<int32_t> lengths = {quick ? std::min(max_len, kQuickNeedles) : max_len};
+  if (!quick && max_len > 1024) lengths.push_back(1024);
   for (const int32_t length : lengths) {
     if (length < kLeastNeedles) continue;
     Part part;
@@ -75,15 +77,15 @@ CertifyPlan MakePlan(int32_t max_len, bool quick, uint64_t seed) {
   };
   if (quick) {
     add(1, max_len);
-    add(4, 256);
+    add(2, 256);
   } else {
     add(2, max_len);
     add(4, 2048);
     add(8, 512);
   }
   plan.prompts = kPrompts;
-  plan.prompt_tokens = std::min(quick ? 16 : 32, std::max(1, max_len / 4));
-  plan.greedy_tokens = std::min(quick ? 48 : 128, max_len - plan.prompt_tokens);
+  plan.prompt_tokens = std::min(quick ? 8 : 32, std::max(1, max_len / 4));
+  plan.greedy_tokens = std::min(quick ? 24 : 128, max_len - plan.prompt_tokens);
   plan.parts = PartsFor(plan.text_tokens, plan, quick, seed);
   return plan;
 }
@@ -103,7 +105,7 @@ std::vector<Part> PartsFor(std::span<const int32_t> text_tokens, const CertifyPl
   // Token by token: the longest text alone, and the middle ones in one batch.
   if (!quick) parts.push_back(DecodePart(0, {0}, text_tokens));
   std::vector<int> batch;
-  for (int i = quick ? 1 : 2; i < std::min(n, quick ? 5 : 6); ++i) batch.push_back(i);
+  for (int i = quick ? 1 : 2; i < std::min(n, quick ? 3 : 6); ++i) batch.push_back(i);
   if (batch.empty() && quick) batch.push_back(0);
   if (!batch.empty()) parts.push_back(DecodePart(1, std::move(batch), text_tokens));
   for (int first = 0; first < plan.prompts; first += kGreedyBatch) {
