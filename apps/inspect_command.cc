@@ -187,6 +187,10 @@ int InspectCommand(int argc, const char* const* argv) {
   int exit_code = 0;
   if (!ParseFlags(&app, argc, argv, &exit_code)) return exit_code;
   if (const Status valid = kv.Validate(); !valid.ok()) return Fail(valid);
+  if (kv.is_auto()) {
+    return Fail(InvalidArgument(
+        "--kv-type auto depends on the weights, which inspect does not read; name a format"));
+  }
 
   Json report;
   const Status status = FillReport(model, kv, &report);

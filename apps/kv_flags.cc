@@ -23,6 +23,12 @@ Status KvFlags::Validate() const {
         "--block-size " + std::to_string(block_size) + ": must be a power of two from 8 to 256",
         "block-size");
   }
+  if (kv_type == "auto") {
+    if (is_auto()) return ValidateSize();
+    return InvalidArgument(
+        "--kv-type auto chooses K and V: --kv-type-k and --kv-type-v go with a format of its own",
+        "kv-type");
+  }
   KVASIR_RETURN_IF_ERROR(Spec(kv_type, "kv-type").status());
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k, Spec(type_k(), "kv-type-k"));
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v, Spec(type_v(), "kv-type-v"));
@@ -32,6 +38,10 @@ Status KvFlags::Validate() const {
                                KvPairsServedList(),
                            "kv-type-k");
   }
+  return ValidateSize();
+}
+
+Status KvFlags::ValidateSize() const {
   if (!kv_mem.empty()) {
     if (kv_blocks != 0)
       return InvalidArgument("--kv-mem and --kv-blocks exclude each other", "kv-blocks");
@@ -59,12 +69,21 @@ void AddKvTypeFlags(CLI::App* app, KvFlags* flags) {
                   "tokens in a KV block, a power of two from 8 to 256")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
-                  "format of K and V in the cache: " + KvTypesServedList() +
-                      "; exceptions by layer as i4,layers=0-1:i8,-2--1:i8")
+                  "format of K and V in the cache: auto (the smallest that is certified for the "
+                  "model, see kvasir certify), " +
+                      KvTypesServedList() + "; exceptions by layer as i4,layers=0-1:i8,-2--1:i8")
       ->capture_default_str();
   app->add_option("--kv-type-k", flags->kv_type_k,
                   "format of K (default: as --kv-type); served pairs: " + KvPairsServedList());
   app->add_option("--kv-type-v", flags->kv_type_v, "format of V (default: as --kv-type)");
+}
+
+void AddKvQualityFlag(CLI::App* app, KvFlags* flags) {
+  app->add_option("--kv-quality", flags->kv_quality,
+                  "what --kv-type auto may cost: strict, balanced or small; and what a format is "
+                  "held against in the log and in /v1/kvcache")
+      ->check(CLI::IsMember({"strict", "balanced", "small"}))
+      ->capture_default_str();
 }
 
 void AddKvSizeFlags(CLI::App* app, KvFlags* flags) {

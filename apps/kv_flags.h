@@ -12,21 +12,25 @@ namespace kvasir {
 
 struct KvFlags {
   int32_t block_size = 16;
-  std::string kv_type = "f16";
+  std::string kv_type = "f16";  // or auto
+  std::string kv_quality = "balanced";
   std::string kv_type_k, kv_type_v;  // "": as kv_type; all three: quant/kv_type_spec.h
   std::string kv_mem;                // "": half of free memory
   int64_t kv_blocks = 0;             // 0: by kv_mem
 
+  bool is_auto() const { return kv_type == "auto" && kv_type_k.empty() && kv_type_v.empty(); }
   const std::string& type_k() const { return kv_type_k.empty() ? kv_type : kv_type_k; }
   const std::string& type_v() const { return kv_type_v.empty() ? kv_type : kv_type_v; }
   // Names the flag and what is possible: formats without kernels are refused here, with the list of
   // those served.
   Status Validate() const;
+  Status ValidateSize() const;               // the part about --kv-mem and --kv-blocks
   std::vector<std::string> Notices() const;  // for the log: q8_0, q4_0, fp8 and what they became
 };
 
 void AddKvTypeFlags(CLI::App* app,
                     KvFlags* flags);  // --block-size, --kv-type, --kv-type-k, --kv-type-v
-void AddKvSizeFlags(CLI::App* app, KvFlags* flags);  // --kv-mem, --kv-blocks
+void AddKvQualityFlag(CLI::App* app, KvFlags* flags);  // --kv-quality
+void AddKvSizeFlags(CLI::App* app, KvFlags* flags);    // --kv-mem, --kv-blocks
 
 }  // namespace kvasir

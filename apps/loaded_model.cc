@@ -72,6 +72,7 @@ void AddModelFlags(CLI::App* app, ModelFlags* flags) {
       ->check(CLI::Range(1, 2'000'000'000));
   AddKvSizeFlags(app, &flags->kv);
   AddKvTypeFlags(app, &flags->kv);
+  AddKvQualityFlag(app, &flags->kv);
   AddCacheFlags(app, &flags->cache, &flags->engine);
 }
 
@@ -88,6 +89,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   for (const std::string& notice : flags.kv.Notices()) spdlog::info("{}", notice);
   options.kv_type_k = flags.kv.type_k();
   options.kv_type_v = flags.kv.type_v();
+  options.kv_quality = flags.kv.kv_quality;
   options.kv_blocks = flags.kv.kv_blocks;
   if (!flags.kv.kv_mem.empty()) {
     KVASIR_ASSIGN_OR_RETURN(options.kv_bytes, ParseSize(flags.kv.kv_mem, "kv-mem"));
@@ -151,7 +153,8 @@ std::string LoadedModel::Describe() const {
          info.isa + ", " + std::to_string(info.threads) + " threads; KV pool " +
          std::to_string(pool_tokens) + " tokens, " + FormatSize(stack_->pool_bytes()) + ", " +
          std::to_string(info.pool_blocks) + " blocks of " + std::to_string(info.block_tokens) +
-         ", K " + info.kv_type_k + ", V " + info.kv_type_v;
+         ", K " + info.kv_type_k + ", V " + info.kv_type_v +
+         (info.kv_verdict.empty() ? "" : " (" + info.kv_verdict + ")");
 }
 
 }  // namespace kvasir

@@ -4,18 +4,20 @@
 #include <utility>
 
 #include "base/check.h"
+#include "quant/kv_type_spec.h"
 
 namespace kvasir {
 namespace {
 
+constexpr size_t kLayersWithEdges = 8;
 constexpr int kBlockTokens = 16;  // whether a format is served does not depend on it
 
 constexpr std::pair<std::string_view, std::string_view> kShortNames[] = {
     {"k8v8", "i8"}, {"k8v4", "i8/i4"}, {"k4v4", "i4"}};
 
 Result<std::string> Canonical(std::string_view text, std::string_view field) {
-  KVASIR_ASSIGN_OR_RETURN(const KvType type, ParseKvType(text, field));
-  return std::string(KvTypeName(type));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec spec, ParseKvTypeSpec(text, field));
+  return spec.Text();
 }
 
 }  // namespace
@@ -41,9 +43,10 @@ Result<CacheFormat> ParseCacheFormat(std::string_view text, std::string_view fie
 std::vector<KvType> TypesIn(const CacheFormat& format) {
   std::set<KvType> types;
   for (const std::string& text : {format.k, format.v}) {
-    const Result<KvType> type = ParseKvType(text, "");
-    if (!type.ok()) return {};
-    types.insert(*type);
+    const Result<KvTypeSpec> spec = ParseKvTypeSpec(text, "");
+    if (!spec.ok()) return {};
+    types.insert(spec->type);
+    for (const KvTypeSpec::Part& part : spec->parts) types.insert(part.type);
   }
   return {types.begin(), types.end()};
 }
@@ -74,14 +77,21 @@ std::string VersionText(const CacheFormat& format) {
 
 Result<KvLayout> MakeKvLayout(const ModelConfig& config, const CacheFormat& format,
                               int block_tokens) {
-  KVASIR_ASSIGN_OR_RETURN(const KvType k, ParseKvType(format.k, "K"));
-  KVASIR_ASSIGN_OR_RETURN(const KvType v, ParseKvType(format.v, "V"));
-  return KvLayout::Make(config.cache, block_tokens, k, v);
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k, ParseKvTypeSpec(format.k, "K"));
+  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v, ParseKvTypeSpec(format.v, "V"));
+  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> types,
+                          ResolveKvTypes(k, v, static_cast<int>(config.cache.size())));
+  return KvLayout::Make(config.cache, block_tokens, types);
 }
 
 std::vector<CacheFormat> FormatsWorthHaving(const ModelConfig& config) {
-  const CacheFormat candidates[] = {
-      CacheFormat::Of("i8"), {"i8", "i4"}, CacheFormat::Of("i4"), CacheFormat::Of("fp8_e4m3")};
+  std::vector<CacheFormat> candidates = {CacheFormat::Of("i8"), {"i8", "i4"}};
+  // The first and last layers are the ones that four bits hurt most.
+  if (config.cache.size() >= kLayersWithEdges) {
+    candidates.push_back(CacheFormat::Of("i4,layers=0-1:i8,-2--1:i8"));
+  }
+  candidates.push_back(CacheFormat::Of("i4"));
+  candidates.push_back(CacheFormat::Of("fp8_e4m3"));
   std::vector<CacheFormat> formats;
   for (const CacheFormat& format : candidates) {
     if (MakeKvLayout(config, format, kBlockTokens).ok()) formats.push_back(format);

@@ -14,7 +14,7 @@
 namespace kvasir {
 
 struct CacheFormat {
-  std::string k = "f16";  // canonical: "i8"
+  std::string k = "f16";  // canonical, see quant/kv_type_spec.h: "i4,layers=0-1:i8"
   std::string v = "f16";
   static CacheFormat Of(std::string_view both) { return {std::string(both), std::string(both)}; }
   friend bool operator==(const CacheFormat&, const CacheFormat&) = default;
@@ -37,8 +37,8 @@ std::string VersionText(const CacheFormat& format);  // "i8.1 i4.1": of all that
 Result<KvLayout> MakeKvLayout(const ModelConfig& config, const CacheFormat& format,
                               int block_tokens);
 
-// What `certify` looks at unless told otherwise: of i8, i8/i4, i4 and fp8_e4m3 those that are
-// served for the model; bf16 if none is.
+// What `certify` looks at unless told otherwise: of i8, i8/i4, i4 (with and without i8 in the two
+// layers at each end) and fp8_e4m3 those that are served for the model; bf16 if none is.
 std::vector<CacheFormat> FormatsWorthHaving(const ModelConfig& config);
 
 }  // namespace kvasir

@@ -15,7 +15,8 @@ namespace kvasir {
 namespace {
 
 TEST(CacheFormat, NamesBothWays) {
-  for (const char* name : {"f32", "f16", "bf16", "i8", "i8/i4", "f16/bf16", "fp8_e4m3"}) {
+  for (const char* name : {"f32", "f16", "bf16", "i8", "i8/i4", "f16/bf16", "fp8_e4m3",
+                           "i4,layers=0-1:i8,-1:i8", "i8/i4,layers=0:i8"}) {
     const auto format = ParseCacheFormat(name, "kv-type");
     ASSERT_TRUE(format.ok()) << name;
     EXPECT_EQ(CacheFormatName(*format), name);

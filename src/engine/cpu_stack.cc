@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "calibrate/calibration.h"
+#include "certify/choose_kv.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/pool_size.h"
@@ -58,6 +59,17 @@ uint64_t ScratchBytes(const ModelConfig& config, int32_t rows, int32_t context) 
          static_cast<uint64_t>(config.vocab) * sizeof(float) * kLogitGroup;
 }
 
+// Are constants of the keys needed, for the cache or for choosing it? Refuses formats that nobody
+// knows.
+Result<bool> MayNeedKeys(const StackOptions& options) {
+  if (options.kv_type_k == kKvAuto && options.kv_type_v == kKvAuto) return true;
+  KVASIR_ASSIGN_OR_RETURN(
+      const CacheFormat format,
+      ParseCacheFormat(options.kv_type_k + "/" + options.kv_type_v, "--kv-type"));
+  const std::vector<KvType> types = TypesIn(format);
+  return std::any_of(types.begin(), types.end(), KvTypeIsInteger);
+}
+
 class LocalCpuStack final : public CpuStack {
  public:
   Engine& engine() override { return *engine_; }
@@ -75,6 +87,7 @@ class LocalCpuStack final : public CpuStack {
   Status LoadModel(const StackOptions& options, const StackProgress& progress);
   Status Calibrate(const StackOptions& options, CalibrationWish wish,
                    const StackProgress& progress);
+  Status ChooseKv(const StackOptions& options, const StackProgress& progress);
 
   // Each uses those above it; the engine goes first.
   SteadyClock clock_;
@@ -84,6 +97,7 @@ class LocalCpuStack final : public CpuStack {
   std::unique_ptr<CpuRunner> runner_;
   std::unique_ptr<Engine> engine_;
   Calibration calibration_;
+  KvDecision kv_;
   std::vector<std::string> notes_;
 };
 
@@ -128,6 +142,23 @@ Status LocalCpuStack::Calibrate(const StackOptions& options, CalibrationWish wis
   return Status::Ok();
 }
 
+// The cache's format, and what is known about it for this model.
+Status LocalCpuStack::ChooseKv(const StackOptions& options, const StackProgress& progress) {
+  KVASIR_ASSIGN_OR_RETURN(const KvQuality quality,
+                          ParseKvQuality(options.kv_quality, "--kv-quality"));
+  Sidecar sidecar(options.model_path, model_->fingerprint());
+  ForwardOptions forward;
+  forward.precision = options.precision;
+  forward.two_terms = calibration_.two_terms;
+  forward.keys = calibration_.keys;
+  const auto report = [&](double fraction) {
+    if (progress) progress("trying a smaller cache (once)", fraction);
+  };
+  KVASIR_ASSIGN_OR_RETURN(kv_, DecideKv(*model_, options.kv_type_k, options.kv_type_v, &sidecar,
+                                        quality, forward, *executor_, report, &notes_));
+  return Status::Ok();
+}
+
 Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                             const StackProgress& progress) {
   EngineOptions engine = options.engine;
@@ -136,17 +167,15 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
     return InvalidArgument(
         "--threads is " + std::to_string(options.threads) + ", must be 1 to 1024", "--threads");
   }
-  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k_spec,
-                          ParseKvTypeSpec(options.kv_type_k, "--kv-type-k"));
-  KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v_spec,
-                          ParseKvTypeSpec(options.kv_type_v, "--kv-type-v"));
+  CalibrationWish wish;
+  wish.two_terms = options.precision == Precision::kDefault;
+  KVASIR_ASSIGN_OR_RETURN(wish.keys, MayNeedKeys(options));
   KVASIR_RETURN_IF_ERROR(MakeExecutor(options));
   KVASIR_RETURN_IF_ERROR(LoadModel(options, progress));
   const ModelConfig& config = model_->config();
-  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> kv_types,
-                          ResolveKvTypes(k_spec, v_spec, static_cast<int>(config.cache.size())));
-  KVASIR_ASSIGN_OR_RETURN(KvLayout layout,
-                          KvLayout::Make(config.cache, options.block_tokens, kv_types));
+  KVASIR_RETURN_IF_ERROR(Calibrate(options, wish, progress));
+  KVASIR_RETURN_IF_ERROR(ChooseKv(options, progress));
+  KVASIR_ASSIGN_OR_RETURN(KvLayout layout, MakeKvLayout(config, kv_.format, options.block_tokens));
 
   const int32_t context =
       engine.max_model_len > 0 ? std::min(engine.max_model_len, config.context) : config.context;
@@ -171,12 +200,6 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   const int64_t pool_tokens = static_cast<int64_t>(blocks) * options.block_tokens;
   const int max_positions = static_cast<int>(std::min<int64_t>(context, pool_tokens));
   KVASIR_ASSIGN_OR_RETURN(arena_, CpuArena::Make(std::move(layout), blocks));
-  CalibrationWish wish;
-  wish.two_terms = options.precision == Precision::kDefault;
-  for (const LayerSlot& slot : arena_->layout().layers()) {
-    wish.keys = wish.keys || KvTypeIsInteger(slot.k_type);
-  }
-  KVASIR_RETURN_IF_ERROR(Calibrate(options, wish, progress));
   ForwardOptions forward;
   forward.precision = options.precision;
   forward.max_rows = engine.max_num_batched_tokens;
@@ -187,8 +210,10 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                           CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
   WorkerInfo info;
   info.max_model_len = config.context;
-  info.kv_type_k = k_spec.Text();
-  info.kv_type_v = v_spec.Text();
+  info.kv_type_k = kv_.format.k;
+  info.kv_type_v = kv_.format.v;
+  info.kv_verdict = kv_.verdict.text;
+  info.kv_failed = kv_.verdict.standing == KvStanding::kFailed;
   info.threads = executor_->workers();
   info.isa = std::string(IsaName(CurrentIsa()));
   info.precision = PrecisionName(options.precision);

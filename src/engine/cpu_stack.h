@@ -21,7 +21,9 @@ struct StackOptions {
   int32_t block_tokens = 16;
   uint64_t kv_bytes = 0;  // 0: half of free memory, no more than max_num_seqs full contexts need
   int64_t kv_blocks = 0;  // wins over kv_bytes
+  // Formats of the cache, or both "auto": what the model's certificates allow at kv_quality.
   std::string kv_type_k = "f16", kv_type_v = "f16";
+  std::string kv_quality = "balanced";  // strict, balanced, small
   Precision precision = Precision::kDefault;
   EngineOptions engine;
 };
