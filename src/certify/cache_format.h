@@ -28,8 +28,8 @@ Result<CacheFormat> ParseCacheFormat(std::string_view text, std::string_view fie
 std::vector<KvType> TypesIn(const CacheFormat& format);
 
 // Rises whenever the bytes that a number format stores for given K and V, or what attention
-// computes from them, change: certificates of another version no longer count. A test keeps a
-// digest of what each format computes beside it.
+// computes from them, change, or how the constants are found that keys are conditioned with:
+// certificates of another version no longer count. A test keeps a digest of what each computes.
 int KvFormatVersion(KvType type);
 std::string VersionText(const CacheFormat& format);  // "i8.1 i4.1": of all that occur
 
