@@ -72,6 +72,20 @@ TEST(Budget, EveryNumberCounts) {
   expect("retrieval", [](Measures* m) { m->retrieval[0].right = 10; });
 }
 
+// A share seen at a few positions is off by chance; at many it is not.
+TEST(Budget, TopOneIsJudgedByHowMuchWasSeen) {
+  const auto strict = [](int64_t positions, double top1) {
+    Measures measures = Good();
+    measures.prefill.count = positions;
+    measures.prefill.top1 = top1;
+    return Shortfalls(measures, KvQuality::kStrict).empty();
+  };
+  EXPECT_TRUE(strict(1536, 0.986));
+  EXPECT_FALSE(strict(1536, 0.98));
+  EXPECT_FALSE(strict(30000, 0.986));
+  EXPECT_TRUE(strict(30000, 0.9895));
+}
+
 TEST(Budget, WhatWasHardlyMeasuredIsNotJudged) {
   Measures measures = Good();
   measures.buckets.push_back({128, 140, {13, 0, 1, 1, 1, 0}, {}});

@@ -12,10 +12,16 @@ using nlohmann::ordered_json;
 
 constexpr char kSection[] = "certificates";
 constexpr int kSectionVersion = 1;
+constexpr size_t kReasonsShown = 3;
 
 std::string Joined(const std::vector<std::string>& parts) {
   std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  for (size_t i = 0; i < std::min(parts.size(), kReasonsShown); ++i) {
+    text += (text.empty() ? "" : "; ") + parts[i];
+  }
+  if (parts.size() > kReasonsShown) {
+    text += "; and " + std::to_string(parts.size() - kReasonsShown) + " more";
+  }
   return text;
 }
 

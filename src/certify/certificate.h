@@ -46,7 +46,7 @@ struct Certificate {
   // Nothing if the certificate is void or the format keeps no budget.
   std::optional<KvQuality> quality() const;
   bool Passes(KvQuality wanted) const;
-  // Why not `wanted`: one line, "" if it passes.
+  // Why not `wanted`: one line with the first three reasons, "" if it passes.
   std::string WhyNot(KvQuality wanted) const;
   // The verdict and its reason, one line: "balanced; not strict: mean KLD 0.0057 > 0.001".
   std::string Verdict() const;
