@@ -24,7 +24,7 @@ struct KvBudget {
   double bucket_mean;  // of each bucket with kBucketPositions positions or more
   double p99;
   double max;         // of a single position
-  double top1;        // share, at least
+  double top1;        // share, at least, less two standard errors of the positions seen
   double ratio;       // decode mode over prefill mode
   int greedy_median;  // first differing token, at least
   double recall;      // share of retrieval questions, at least
