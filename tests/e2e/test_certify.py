@@ -105,3 +105,38 @@ def texts(t):
         t.equal(r.returncode, code, "exit code of %s" % " ".join(flags))
         t.check(word in r.stderr, "%s: %r" % (flags, r.stderr[-300:]))
     t.equal(t.run("certify", "/nonexistent.gguf").returncode, 3, "exit code of a missing model")
+
+
+def kv_format(server):
+    return server.get("/v1/kvcache").json()["kv_format"]
+
+
+@test("--kv-type auto: a quick check once, then certificates; a format that failed is served and shown")
+def auto(t):
+    path = own_copy(t, "stories", "certify-auto")
+    sidecar = os.path.join(os.path.dirname(path), "m.kvasir.json")
+    for again in (False, True):
+        with t.fresh(path, "--kv-type", "auto") as s:
+            found = kv_format(s)
+            log = s.log()
+        t.check(found["k"] == found["v"] and found["k"] in ("i8", "f16") and not found["failed"], "format: %r" % found)
+        t.check("--kv-type auto takes " + found["k"] in log, "log: %r" % log[-500:])
+        sections = json.load(open(sidecar, encoding="utf-8"))["sections"]
+        t.check("kv_quick_check" in sections, "the check is kept: %r" % list(sections))
+    r = t.run("certify", path, *QUICK, "--kv-type", "i8", "--kv-type", "i4", "--json", timeout=600)
+    t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
+    quality = {c["format"]: c["quality"] for c in json.loads(r.stdout)["certificates"]}
+    for wanted, good in (("strict", ("strict",)), ("small", ("strict", "balanced", "small"))):
+        with t.fresh(path, "--kv-type", "auto", "--kv-quality", wanted) as s:
+            t.equal(kv_format(s)["k"], "i8" if quality["i8"] in good else "f16",
+                    "auto, %s, certificates %r (four bits need more than a quick one)" % (wanted, quality))
+    with t.fresh(path, "--kv-type", "i4", "--kv-quality", "strict") as s:
+        found, page, log = kv_format(s), s.get("/").body.decode(), s.log()
+        t.equal((found["k"], found["v"], found["failed"]), ("i4", "i4", quality["i4"] != "strict"), "i4 asked for: %r" % found)
+        if found["failed"]:
+            t.check("failed its certificate for strict" in log, "log: %r" % log[-500:])
+            t.check("failed its certificate for strict" in page, "page")
+        body = {"model": s.served_name(), "prompt": "Once upon a time", "max_tokens": 8}
+        t.equal(s.post("/v1/completions", body).status, 200, "it is served all the same")
+    r = t.run("serve", path, "--kv-type", "auto", "--kv-type-v", "i8")
+    t.equal(r.returncode, 2, "auto and a format of V: %r" % r.stderr[-200:])
