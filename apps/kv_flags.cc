@@ -17,19 +17,20 @@ Result<KvTypeSpec> Spec(const std::string& text, const char* field) {
 
 }  // namespace
 
+const std::string& KvFlags::Type(const std::string& own) const {
+  static const std::string f16 = "f16";
+  if (!own.empty()) return own;
+  return kv_type == "auto" && !is_auto() ? f16 : kv_type;
+}
+
 Status KvFlags::Validate() const {
   if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1)) != 0) {
     return InvalidArgument(
         "--block-size " + std::to_string(block_size) + ": must be a power of two from 8 to 256",
         "block-size");
   }
-  if (kv_type == "auto") {
-    if (is_auto()) return ValidateSize();
-    return InvalidArgument(
-        "--kv-type auto chooses K and V: --kv-type-k and --kv-type-v go with a format of its own",
-        "kv-type");
-  }
-  KVASIR_RETURN_IF_ERROR(Spec(kv_type, "kv-type").status());
+  if (is_auto()) return ValidateSize();
+  if (kv_type != "auto") KVASIR_RETURN_IF_ERROR(Spec(kv_type, "kv-type").status());
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k, Spec(type_k(), "kv-type-k"));
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v, Spec(type_v(), "kv-type-v"));
   if (!KvPairServed(k.type, v.type)) {

@@ -19,8 +19,11 @@ struct KvFlags {
   int64_t kv_blocks = 0;             // 0: by kv_mem
 
   bool is_auto() const { return kv_type == "auto" && kv_type_k.empty() && kv_type_v.empty(); }
-  const std::string& type_k() const { return kv_type_k.empty() ? kv_type : kv_type_k; }
-  const std::string& type_v() const { return kv_type_v.empty() ? kv_type : kv_type_v; }
+  const std::string& type_k() const { return Type(kv_type_k); }
+  const std::string& type_v() const { return Type(kv_type_v); }
+  // What the flag of one of them, maybe empty, comes to. Beside auto, a format of K or of V alone
+  // leaves the other in f16.
+  const std::string& Type(const std::string& own) const;
   // Names the flag and what is possible: formats without kernels are refused here, with the list of
   // those served.
   Status Validate() const;

@@ -139,4 +139,4 @@ def auto(t):
         body = {"model": s.served_name(), "prompt": "Once upon a time", "max_tokens": 8}
         t.equal(s.post("/v1/completions", body).status, 200, "it is served all the same")
     r = t.run("serve", path, "--kv-type", "auto", "--kv-type-v", "i8")
-    t.equal(r.returncode, 2, "auto and a format of V: %r" % r.stderr[-200:])
+    t.equal(r.returncode, 2, "auto beside a format of V leaves K in f16: %r" % r.stderr[-200:])
