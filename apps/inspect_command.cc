@@ -176,7 +176,8 @@ int InspectCommand(int argc, const char* const* argv) {
       "Metadata, tensors, KV layout and bytes per token of a model file. Reads no weights.",
       "kvasir inspect");
   app.footer(
-      "Example:\n  kvasir inspect demo\n  kvasir inspect model.gguf --json | jq "
+      "--kv-type auto is shown as f16: what serve takes depends on the weights.\n\nExample:\n  "
+      "kvasir inspect demo\n  kvasir inspect model.gguf --json | jq "
       ".kv.bytes_per_token");
   std::string model;
   bool json = false;
@@ -187,10 +188,8 @@ int InspectCommand(int argc, const char* const* argv) {
   int exit_code = 0;
   if (!ParseFlags(&app, argc, argv, &exit_code)) return exit_code;
   if (const Status valid = kv.Validate(); !valid.ok()) return Fail(valid);
-  if (kv.is_auto()) {
-    return Fail(InvalidArgument(
-        "--kv-type auto depends on the weights, which inspect does not read; name a format"));
-  }
+  // What auto comes to depends on the weights, which inspect does not read.
+  if (kv.is_auto()) kv.kv_type = "f16";
 
   Json report;
   const Status status = FillReport(model, kv, &report);

@@ -12,7 +12,7 @@ namespace kvasir {
 
 struct KvFlags {
   int32_t block_size = 16;
-  std::string kv_type = "f16";  // or auto
+  std::string kv_type = "auto";  // or a format
   std::string kv_quality = "balanced";
   std::string kv_type_k, kv_type_v;  // "": as kv_type; all three: quant/kv_type_spec.h
   std::string kv_mem;                // "": half of free memory

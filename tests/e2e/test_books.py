@@ -199,7 +199,7 @@ def m03(t):
 
 @test("metrics: the names that dashboards use are there")
 def metric_names(t):
-    s = t.server("ref")
+    s = t.server("ref", "--kv-type", "f16")
     completion(s, [97, 98], 4)
     have = {n for n, _ in s.metrics()}
     for n in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:cache_config_info",
