@@ -44,7 +44,7 @@ bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality qualit
                      std::span<const CacheFormat> possible);
 
 // The whole of it: certificates from the sidecar, the check from the sidecar or made now and stored
-// there. forward: precision and what it needs, as it will be served. progress: a growing fraction,
+// there. forward: what is known about the model. progress: a growing fraction,
 // called only where something is computed. What went wrong with files goes to notes.
 Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality quality,
                               const ForwardOptions& forward, Executor& executor,

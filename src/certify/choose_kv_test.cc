@@ -88,7 +88,7 @@ TEST(ChooseCacheFormat, WithoutACertificateTheCheckDecidesAboutI8) {
 
 TEST(QuickCheck, TheControlMustFail) {
   EXPECT_TRUE(Check(0.0004, 0.99).Passes());
-  EXPECT_FALSE(Check(0.0004, 0.97).Passes());
+  EXPECT_FALSE(Check(0.0004, 0.95).Passes());
   EXPECT_FALSE(Check(0.003, 0.99).Passes());
   EXPECT_FALSE(Check(0.0, 1.0, 0.0, 1.0).Passes()) << "blind";
   EXPECT_FALSE(Check(0.0, 1.0, 0.5, 0.99).Passes()) << "blind";

@@ -9,7 +9,7 @@ namespace kvasir {
 namespace {
 
 constexpr char kSection[] = "kv_quick_check";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr int kTexts = 4;
 constexpr int kTokens = 128;
 
@@ -43,12 +43,16 @@ Result<KvQuickCheck> MakeQuickCheck(const Model& model, const ForwardOptions& fo
   OwnTextOptions text;
   text.sequences = kTexts;
   text.tokens = std::min(kTokens, model.config().context);
-  text.precision = forward.precision;
+  text.precision = Precision::kExact;
   KVASIR_ASSIGN_OR_RETURN(const std::vector<Tokens> texts,
                           WriteOwnText(model, text, executor, [&](double fraction) {
                             if (progress) progress(0.5 * fraction);
                           }));
-  const MeasureContext context{model, forward, {}, executor, nullptr, {}};
+  // Exact, so that only the cache differs: eight-bit activations would turn its smallest changes
+  // into larger ones.
+  ForwardOptions exact = forward;
+  exact.precision = Precision::kExact;
+  const MeasureContext context{model, exact, {}, executor, nullptr, {}};
   const Contender contenders[] = {Contender::Of(CacheFormat::Of("i8")), Contender::Control()};
   std::vector<MeasuredPart> i8, control;
   for (int i = 0; i < kTexts; ++i) {
