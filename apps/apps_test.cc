@@ -154,10 +154,11 @@ TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
     EXPECT_EQ(message([&](KvFlags* f) { f->kv_type = type; }), "") << type;
   }
   EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "i8", f->kv_type_v = "i4"; }), "");
-  for (const auto& [k, v] : {std::pair{"i8", "f16"}, {"f16", "i8"}, {"i4", "i8"}}) {
-    const std::string text = message([&](KvFlags* f) { f->kv_type_k = k, f->kv_type_v = v; });
+  for (const auto& pair : {std::pair{"i8", "f16"}, {"f16", "i8"}, {"i4", "i8"}}) {
+    const std::string text =
+        message([&](KvFlags* f) { f->kv_type_k = pair.first, f->kv_type_v = pair.second; });
     EXPECT_NE(text.find("not served; served are i8/i8, i8/i4, i4/i4"), std::string::npos) << text;
-    EXPECT_NE(text.find(std::string("--kv-type-k ") + k), std::string::npos) << text;
+    EXPECT_NE(text.find(std::string("--kv-type-k ") + pair.first), std::string::npos) << text;
   }
   EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "i4,layers=zero:i8"; }).find("--kv-type-k"),
             std::string::npos);
