@@ -92,6 +92,7 @@ KeyConditioning FitKeys(const ModelConfig& config, const KeyMoments& moments) {
   const std::vector<double> steps = config.RopeSteps();
   const int positions = std::clamp(config.context, 1, kConditioningPositions);
   std::vector<Turn> turns;
+  turns.reserve(steps.size());
   for (const double step : steps) turns.push_back(MeanTurn(step, positions));
   const auto dim = static_cast<size_t>(config.k_dim);
   KeyConditioning result;

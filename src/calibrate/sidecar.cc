@@ -33,7 +33,7 @@ std::string WriteWhole(const std::string& path, const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = std::fclose(file) == 0;
   if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return "";
-  const std::string why = path + ": " + std::strerror(errno);
+  std::string why = path + ": " + std::strerror(errno);
   std::remove(draft.c_str());
   return why;
 }

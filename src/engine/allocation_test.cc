@@ -19,12 +19,17 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define KVASIR_SANITIZED 1
-#include <sanitizer/allocator_interface.h>
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define KVASIR_SANITIZED 1
-#include <sanitizer/allocator_interface.h>
 #endif
+#endif
+
+#ifdef KVASIR_SANITIZED
+// Of sanitizer/allocator_interface.h, which g++ 12 does not bring along.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void* p,
+                                                                             size_t size),
+                                                         void (*free_hook)(const volatile void* p));
 #endif
 
 namespace {

@@ -102,6 +102,7 @@ std::vector<int> SpreadOverCores(const std::string& root, std::span<const int> c
   std::stable_sort(turns.begin(), turns.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<int> order;
+  order.reserve(turns.size());
   for (const auto& [turn, cpu] : turns) order.push_back(cpu);
   return order;
 }
