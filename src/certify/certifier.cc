@@ -23,20 +23,6 @@ constexpr int kBlockTokens = 16;
 constexpr int32_t kLeastLen = 128;
 constexpr double kWriteCost = 2.5;  // of a token of own text, in rows
 
-const char* PrecisionText(Precision precision) {
-  switch (precision) {
-    case Precision::kFast:
-      return "fast";
-    case Precision::kDefault:
-      return "default";
-    case Precision::kExact:
-      return "exact";
-    case Precision::kReference:
-      break;
-  }
-  return "reference";
-}
-
 std::string TextName(const CertifyOptions& options) {
   if (options.text.empty()) return "own";
   char name[32];
@@ -276,7 +262,7 @@ Result<Certifier> Certifier::Make(const Model& model, const CertifyOptions& opti
   if (!own.text.empty() && own.text.size() < kTextTokens) {
     return CutTexts(MakePlan(own.max_len, own.quick, own.seed), own.text, own.bos).status();
   }
-  certifier.settings_ = {PrecisionText(own.forward.precision),
+  certifier.settings_ = {std::string(PrecisionName(own.forward.precision)),
                          CacheFormatName(own.base),
                          TextName(own),
                          own.max_len,

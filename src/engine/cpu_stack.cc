@@ -21,20 +21,6 @@ namespace {
 
 constexpr int32_t kAutomaticBudget = 512;
 
-const char* PrecisionName(Precision precision) {
-  switch (precision) {
-    case Precision::kFast:
-      return "fast";
-    case Precision::kDefault:
-      return "default";
-    case Precision::kExact:
-      return "exact";
-    case Precision::kReference:
-      return "reference";
-  }
-  return "unknown";
-}
-
 // Scratch of one row of a step, about: what the forward pass holds between its products.
 uint64_t RowBytes(const ModelConfig& config) {
   const auto width = [](int64_t a, int64_t b) { return static_cast<uint64_t>(a * b); };
@@ -216,7 +202,7 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   info.kv_failed = kv_.verdict.standing == KvStanding::kFailed;
   info.threads = executor_->workers();
   info.isa = std::string(IsaName(CurrentIsa()));
-  info.precision = PrecisionName(options.precision);
+  info.precision = std::string(PrecisionName(options.precision));
   KVASIR_ASSIGN_OR_RETURN(engine_, Engine::Make(engine, std::move(info), runner_.get(),
                                                 arena_.get(), &clock_, executor_.get(), observer));
   return Status::Ok();

@@ -2,10 +2,8 @@
 // turn with f16: decode at 4,096 and 32,768 tokens with 3, 4 and 8 query heads a KV head, and
 // prefill at depth. Medians of walks over as many layers as fill the caches several times. Nothing
 // is asserted.
-#include <immintrin.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -13,12 +11,12 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/hash.h"
 #include "kernels/attention.h"
 #include "kernels/isa.h"
+#include "kernels/spin_executor_bench.h"
 #include "quant/kv_type_spec.h"
 
 namespace kvasir {
@@ -35,50 +33,6 @@ constexpr KvPair kPairs[] = {{KvType::kF16, KvType::kF16},
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-// The caller and workers - 1 threads that spin between calls.
-class SpinExecutor final : public Executor {
- public:
-  explicit SpinExecutor(int workers) {
-    for (int w = 1; w < workers; ++w) threads_.emplace_back([this, w] { Loop(w); });
-  }
-  ~SpinExecutor() override {
-    stop_ = true;
-    ++round_;
-    for (std::thread& thread : threads_) thread.join();
-  }
-  SpinExecutor(const SpinExecutor&) = delete;
-  SpinExecutor& operator=(const SpinExecutor&) = delete;
-  int workers() const override { return static_cast<int>(threads_.size()) + 1; }
-  void ParallelFor(size_t parts, FunctionRef<void(size_t part, int worker)> body) override {
-    body_ = &body;
-    parts_ = parts;
-    next_ = 0;
-    running_ = static_cast<int>(threads_.size());
-    ++round_;
-    Take(0);
-    while (running_ != 0) _mm_pause();
-  }
-
- private:
-  void Take(int worker) {
-    for (size_t part; (part = next_.fetch_add(1)) < parts_;) (*body_)(part, worker);
-  }
-  void Loop(int worker) {
-    for (int seen = 0;; ++seen) {
-      while (round_ == seen) _mm_pause();
-      if (stop_) return;
-      Take(worker);
-      --running_;
-    }
-  }
-  FunctionRef<void(size_t part, int worker)>* body_ = nullptr;
-  size_t parts_ = 0;
-  std::atomic<size_t> next_{0};
-  std::atomic<int> running_{0}, round_{0};
-  std::atomic<bool> stop_{false};
-  std::vector<std::thread> threads_;
-};
 
 struct Shape {
   const char* name;

@@ -306,6 +306,20 @@ class LlamaForward final : public ForwardPass {
 
 }  // namespace
 
+std::string_view PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kFast:
+      return "fast";
+    case Precision::kDefault:
+      return "default";
+    case Precision::kExact:
+      return "exact";
+    case Precision::kReference:
+      break;
+  }
+  return "reference";
+}
+
 Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, ForwardOptions options,
                                                        Executor& executor) {
   if (options.max_rows < 1 || options.max_rows > (1 << 20)) {

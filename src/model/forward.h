@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/parallel.h"
@@ -21,6 +22,8 @@ enum class Precision : uint8_t {
   kExact,      // two terms everywhere
   kReference,  // f32 activations: for tests and golden files, slow
 };
+
+std::string_view PrecisionName(Precision precision);  // "fast" "default" "exact" "reference"
 
 // One call's work: `rows` tokens of several sequences, prefill chunks and decodes mixed in any
 // order.
