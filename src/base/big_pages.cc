@@ -12,7 +12,6 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kRegion = size_t{32} << 20;
 constexpr size_t kAlign = 64;
 
 constexpr size_t RoundUp(size_t n, size_t to) {
@@ -74,6 +73,7 @@ std::shared_ptr<uint8_t> TakeBigPages(size_t bytes) {
   if (alone != nullptr) std::memset(alone, 0, size);
   return std::shared_ptr<uint8_t>(alone, std::free);
 #else
+  constexpr size_t kRegion = size_t{32} << 20;
   static std::mutex mutex;
   static std::weak_ptr<Region> last;
   const std::lock_guard lock(mutex);
