@@ -59,7 +59,7 @@ using internal::AttentionUnit;
 using internal::SpanRows;
 
 const AttentionKernels& KernelsOf(const PagedKv& kv) {
-  return KvTypeIsInteger(kv.k_type) ? internal::CurrentInt().attention
+  return KvTypeIsInteger(kv.k_type) ? internal::CurrentInt(kv.k_dim, kv.v_dim).attention
                                     : internal::CurrentAttention();
 }
 
@@ -181,7 +181,8 @@ void Attention::ListRows(const AttentionUnit& unit, UnitRows& rows) const {
 void Attention::Prepare(const float* const* queries, int n, int kv_head, float* block) const {
   const size_t first = static_cast<size_t>(kv_head) * static_cast<size_t>(kv_.k_dim);
   const float* balance = kv_.k_balance.empty() ? nullptr : kv_.k_balance.data() + first;
-  internal::CurrentInt().prepare({queries, n, scale_, balance, kv_.k_type, kv_.k_dim, block});
+  internal::CurrentInt(kv_.k_dim, kv_.v_dim)
+      .prepare({queries, n, scale_, balance, kv_.k_type, kv_.k_dim, block});
 }
 
 // The scaled queries of rows [first, first + n) under the unit's KV head `head` as [k_dim][n], what

@@ -7,6 +7,7 @@ namespace kvasir::internal {
 const IntKernels& CurrentInt() {
   switch (CurrentIsa()) {
     case Isa::kAmx:
+      return AmxInt();
     case Isa::kAvx512:
       return Avx512Int();
     case Isa::kAvx2:
@@ -15,6 +16,11 @@ const IntKernels& CurrentInt() {
       break;
   }
   return PortableInt();
+}
+
+const IntKernels& CurrentInt(int k_dim, int v_dim) {
+  const bool tiles = k_dim <= kIntTileDimMax && v_dim <= kIntTileDimMax;
+  return CurrentIsa() == Isa::kAmx && !tiles ? Avx512Int() : CurrentInt();
 }
 
 }  // namespace kvasir::internal

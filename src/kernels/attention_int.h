@@ -9,6 +9,8 @@
 //   float    [n]                  scales
 //   int32    [groups][2][n]       what the path starts its sums with (AVX-512: minus 128 times
 //   sums)
+//
+// AMX has a form of its own for blocks of several rows (attention_int_amx.cc).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,8 @@
 
 namespace kvasir::internal {
 
-inline constexpr int kIntDimMax = 1024;      // channels of a head in i8 or i4
+inline constexpr int kIntDimMax = 1024;  // channels of a head in i8 or i4
+inline constexpr int kIntTileDimMax = 256;
 inline constexpr int kIntSubSpan = 64;       // tokens whose weights share a scale
 inline constexpr int kIntQueryMost = 32512;  // 127 * 256: a query code's largest magnitude
 inline constexpr int kI8Group = 512;         // channels whose products are summed as one integer
@@ -38,7 +41,8 @@ inline int QueryQuads(int k_dim) {
 // Floats of packed query that one row takes.
 inline size_t QueryFloats(KvType type, int k_dim) {
   if (!KvTypeIsInteger(type)) return static_cast<size_t>(k_dim);
-  return static_cast<size_t>(QueryQuads(k_dim) * 2 + 1 + KeyGroups(type, k_dim) * 2);
+  const int quads = (k_dim + 63) / 64 * 16;  // whole tiles
+  return static_cast<size_t>(quads * 2 + 1 + KeyGroups(type, k_dim) * 2);
 }
 // p's codes of i8 values are 0..255, of i4 values (whose scales have signs) -127..127.
 inline float WeightMost(KvType v_type) {
@@ -67,6 +71,9 @@ struct IntKernels {
 const IntKernels& PortableInt();
 const IntKernels& Avx2Int();
 const IntKernels& Avx512Int();
+const IntKernels& AmxInt();
 const IntKernels& CurrentInt();  // by CurrentIsa()
+// The same for heads of this size: tiles are for heads of at most kIntTileDimMax.
+const IntKernels& CurrentInt(int k_dim, int v_dim);
 
 }  // namespace kvasir::internal

@@ -12,7 +12,7 @@
 
 namespace kvasir::internal {
 
-inline constexpr int kAttentionRowsMax = 12;               // rows of one block, over all paths
+inline constexpr int kAttentionRowsMax = 16;               // rows of one block, over all paths
 inline constexpr int kSpanBlocksMax = kAttentionSpan / 8;  // cache blocks that make up a span
 inline constexpr int kAttentionPad = 16;   // accumulators are padded to this many channels
 inline constexpr int kAttentionSums = 16;  // partial sums of the softmax denominator

@@ -129,11 +129,30 @@ uint16_t EncodeI4Vectors(const float* x, int n, uint8_t* codes) {
   return best;
 }
 
+// Where codes of queries go on the paths that multiply quads of channels (attention_int.h).
 template <class V>
+struct QuadLayout {
+  static float* Scales(const QueryRows& query) {
+    return query.packed + QueryQuads(query.k_dim) * 2 * query.n;
+  }
+  // kLanes codes from channel c on; adds to sums what the sums over keys start with.
+  static void Put(const QueryRows& query, int row, int c, typename V::I code, int32_t* sums) {
+    const auto stride = static_cast<size_t>(query.n) * 8;
+    auto* out = reinterpret_cast<std::byte*>(query.packed) + row * 8;
+    V::PutQueryCodes(code, out + static_cast<size_t>(c / 4) * stride, stride,
+                     QueryQuads(query.k_dim) - c / 4, sums);
+  }
+  static void Start(const QueryRows& query, int row, int group, const int32_t* sums) {
+    auto* init = reinterpret_cast<int32_t*>(Scales(query) + query.n) + group * 2 * query.n + row;
+    init[0] = sums[0];
+    init[query.n] = sums[1];
+  }
+};
+
+template <class V, class Layout>
 void PrepareRow(const QueryRows& query, int row) {
   alignas(64) float x[kIntDimMax + 16];
   const int dim = query.k_dim;
-  const int quads = QueryQuads(dim);
   const typename V::F factor = V::Set(query.scale);
   for (int i = 0; i < dim; i += V::kLanes) {
     typename V::F y = V::Mul(V::GetSome(query.rows[row] + i, dim - i), factor);
@@ -146,29 +165,23 @@ void PrepareRow(const QueryRows& query, int row) {
   const bool bad = most >= kInfinityBits;
   const bool nothing = bad || amax < kIntSmallest;
   const typename V::F inverse = V::Set(nothing ? 0.0F : kIntQueryMost / amax);
-  const auto stride = static_cast<size_t>(query.n) * 8;
-  auto* out = reinterpret_cast<std::byte*>(query.packed) + row * 8;
-  float* scales = query.packed + quads * 2 * query.n;
-  scales[row] = bad ? __builtin_nanf("") : nothing ? 0.0F : amax / kIntQueryMost;
-  auto* init = reinterpret_cast<int32_t*>(scales + query.n) + row;
+  Layout::Scales(query)[row] = bad ? __builtin_nanf("") : nothing ? 0.0F : amax / kIntQueryMost;
   const int group = query.k_type == KvType::kI8 ? kI8Group : kKvI4Group;
-  for (int first = 0; first < dim; first += group, init += 2 * query.n) {
+  for (int first = 0; first < dim; first += group) {
     int32_t sums[2] = {0, 0};
     const int last = first + group < dim ? first + group : dim;
     for (int c = first; c < last; c += V::kLanes) {
       typename V::F y = V::Mul(V::GetSome(x + c, last - c), inverse);
       if (nothing) y = V::Zero();
-      V::PutQueryCodes(V::ToInt(y), out + static_cast<size_t>(c / 4) * stride, stride,
-                       quads - c / 4, sums);
+      Layout::Put(query, row, c, V::ToInt(y), sums);
     }
-    init[0] = sums[0];
-    init[query.n] = sums[1];
+    Layout::Start(query, row, first / group, sums);
   }
 }
 
-template <class V>
+template <class V, class Layout = QuadLayout<V>>
 void PrepareVectors(const QueryRows& query) {
-  for (int r = 0; r < query.n; ++r) PrepareRow<V>(query, r);
+  for (int r = 0; r < query.n; ++r) PrepareRow<V, Layout>(query, r);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // of matmul_avx512.cc: tile instructions come only from the functions written here.
 #include <algorithm>
 
+#include "kernels/amx_tiles_inl.h"
 #include "kernels/matmul_inl.h"
 #include "kernels/simd_avx512.h"
 
@@ -15,13 +16,6 @@ namespace {
 using Body = MatmulBody<Avx512>;
 
 // Tile registers 0 to 3 hold sums (two in use at a time), 4 and 5 activations, 6 and 7 codes.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 constexpr TileConfig ConfigFor(int columns) {
   TileConfig c;
   for (int t = 0; t < 4; ++t) {
@@ -40,11 +34,6 @@ constexpr TileConfig ConfigFor(int columns) {
 }
 constexpr TileConfig kWholeBlocks = ConfigFor(32);
 constexpr TileConfig kHalfBlocks = ConfigFor(16);
-
-// The compiler does not see what tile loads read.
-inline void MemoryIsWritten() {
-  asm volatile("" ::: "memory");
-}
 
 template <WeightType kType>
 void Unpack(const TileJob& job, int64_t tile, uint8_t* out) {
@@ -173,7 +162,7 @@ void Run(const TileJob& job) {
   const MatmulKernels::RunTiles narrow = MatmulAvx512().Find(kType, kPath);
   const int groups = WideGroupCount(job.m);
   if (groups == 0 || job.columns == 0) return narrow(job);
-  _tile_loadconfig(kType == WeightType::kQ6_K ? &kHalfBlocks : &kWholeBlocks);
+  LoadTileConfig(kType == WeightType::kQ6_K ? kHalfBlocks : kWholeBlocks);
   TileJob rest = job;
   const int wide_rows = groups * kWideGroupRows;
   rest.m = job.m > wide_rows ? job.m - wide_rows : 0;
