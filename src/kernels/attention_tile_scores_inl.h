@@ -79,12 +79,15 @@ class TileScores {
 
   // The codes of 16 tokens as the products want them: where they lie, or unpacked.
   void Unpack(int index) {
-    const KeyAt<V> at = KeyAhead<V, kType, 1>(in_, index);
+    const int block = index * 16 / in_.block_tokens;
+    // Else another block of rows has just read them.
+    const bool fetch = in_.k_ahead[block] != in_.k[block];
+    const KeyAt<V> at = fetch ? KeyAhead<V, kType, 1>(in_, index) : KeyOf<V, kType>(in_, index);
     at_[index % 3] = at;
     constexpr int kChannels = kType == KvType::kI8 ? 4 : 8;
     const int lines = (in_.k_dim + kChannels - 1) / kChannels;
     const auto line = static_cast<size_t>(split_ ? 8 : 16) * 4;
-    if (at.later != 0) {  // else another block of rows has just read them
+    if (fetch) {
       for (int l = 0; l < lines; ++l) {
         FetchSoon(at.codes + at.soon + static_cast<size_t>(l) * line);
         FetchLater(at.codes + at.later + static_cast<size_t>(l) * line);
