@@ -107,6 +107,15 @@ def prefill_deep(depth):
     return measure
 
 
+def prefill_small(number, values, earlier, c):
+    """Prefill at depth 4,096 with 8-bit caches."""
+    one = lambda kv: speed(ours(c, c.demo, prompt=512, depth=4096, more=("--kv-type-k", kv, "--kv-type-v", kv)), "prefill")
+    jobs = [("ours %s KV" % kv, "ours", lambda kv=kv: one(kv)) for kv in ["f16"] + c.our_kv_types()]
+    jobs += llama_jobs(c, c.files(["Q8_0"]), lambda kind, kv: "peer",
+                       lambda b, p, f, k: llama_bench(c, b, p, prompt=512, depth=4096, fa=f, kv=k)[0], kvs=("q8_0",))
+    c.alternate(number, values, keep(earlier, jobs))
+
+
 def batched_bench(c, build, model, unified):
     text = output([c.llama(build, "llama-batched-bench"), "-m", model, "-t", str(c.threads), "-c", "16384", "-b", "2048", "-ub", "512",
                    "-fa", "on", "-npp", "256", "-ntg", "32", "-npl", ",".join(map(str, USERS)), "--output-format", "jsonl"] +
@@ -169,6 +178,8 @@ def units():
         Unit("depth", "decode-4096", 250, decode_deep, [
             View("decode at depth 4,096, f16 KV against f16 KV", 5, "ours f16 KV", "llama* f16 KV*"),
             View("decode at depth 4,096, f16 KV against its best cache type", 2.5, "ours f16 KV", "llama*"),
+            View("decode at depth 4,096, i8 KV against q8_0 KV", 4, "ours i8 KV", "llama* q8_0 KV*"),
+            View("decode at depth 4,096, i8 KV against f16 KV", 8, "ours i8 KV", "llama* f16 KV*"),
             View("… ours with any cache type", None, "ours*", "llama*")]),
         Unit("bandwidth", "bandwidth", 8, bandwidth, [
             View("decode, bytes per second over a plain read of 256 MiB, empty cache", 0.6, "ours empty", None, what=""),
@@ -187,6 +198,10 @@ def units():
     for depth, text, guess in ((4096, "4,096", 60), (7168, "7,168", 120)):
         result.append(Unit("prefill-depth", "prefill-at-%d" % depth, guess, prefill_deep(depth), [
             View("prefill 512 at depth %s (its Q8_0 weights, f16 KV)" % text, 2.5, "ours", "llama*")]))
+    result.append(Unit("prefill-depth", "prefill-i8", 60, prefill_small, [
+        View("prefill 512 at depth 4,096, i8 KV against our f16 KV", 1, "ours i8 KV", "ours f16 KV"),
+        View("prefill 512 at depth 4,096, i8 KV against q8_0 KV (its Q8_0 weights)", 6, "ours i8 KV", "llama*"),
+        View("… ours i4 KV", None, "ours i4 KV", "llama*")]))
     views = [View("batch decode B=%d (256 + 32)" % b, 2, "ours B=%d" % b, "llama* Q4_1 * B=%d" % b) for b in USERS[1:]]
     views.append(View("batch decode B=2 over B=1, ours", 1.7, "ours B=2", "ours B=1"))
     views += [View("… B=%d, its best file type" % b, None, "ours B=%d" % b, "llama* B=%d" % b) for b in USERS[1:]]
