@@ -195,7 +195,9 @@ Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Si
   }
   if (find_keys) {
     result.keys = internal::FitKeys(model.config(), moments);
-    stored = sidecar->Store(kKeySection, kKeyVersion, internal::KeyConditioningToJson(result.keys));
+    const Status keys_stored =
+        sidecar->Store(kKeySection, kKeyVersion, internal::KeyConditioningToJson(result.keys));
+    if (!keys_stored.ok() || !find_blocks) stored = keys_stored;  // a store writes all before it
   }
   if (!stored.ok()) {
     notes->push_back(

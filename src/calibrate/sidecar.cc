@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kFormat[] = "kvasir-sidecar";
 constexpr int kVersion = 1;
+constexpr int kMaxDepth = 64;
 constexpr size_t kMaxBytes = size_t{256} << 20;  // no honest file comes near
 
 std::string Hex(uint64_t value) {
@@ -67,26 +68,54 @@ std::string Sidecar::InCache(uint64_t fingerprint) {
 }
 
 Sidecar::Sidecar(const std::string& model_path, uint64_t fingerprint)
-    : model_path_(model_path), fingerprint_(fingerprint), sections_(nlohmann::json::object()) {
-  Read(Beside(model_path));
-  if (sections_.empty()) Read(InCache(fingerprint));
+    : model_path_(model_path), fingerprint_(fingerprint), own_(nlohmann::json::object()) {
+  Refresh();
 }
 
-void Sidecar::Read(const std::string& path) {
+void Sidecar::Refresh() {
+  const std::string beside = Beside(model_path_);
+  const std::string cached = InCache(fingerprint_);
+  path_.clear();
+  complaint_.clear();
+  nlohmann::json of_beside = Read(beside);
+  nlohmann::json of_cache = Read(cached);
+  std::error_code none;  // a file that is not there is the older one
+  const bool cache_is_newer =
+      !of_cache.empty() &&
+      (of_beside.empty() || std::filesystem::last_write_time(cached, none) >
+                                std::filesystem::last_write_time(beside, none));
+  if (!of_cache.empty() || !of_beside.empty()) {
+    path_ = cache_is_newer ? cached : beside;
+    complaint_.clear();
+  }
+  sections_ = cache_is_newer ? std::move(of_beside) : std::move(of_cache);
+  sections_.update(cache_is_newer ? of_cache : of_beside);
+  sections_.update(own_);
+}
+
+nlohmann::json Sidecar::Read(const std::string& path) {
+  nlohmann::json none = nlohmann::json::object();
   std::error_code error;
-  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return none;
   if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
     complaint_ = path + ": not read: larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
-    return;
+    return none;
   }
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const nlohmann::json file = nlohmann::json::parse(text, nullptr, false);
+  bool deep = false;  // copies of what is nested without end would end the stack
+  const auto keep = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    deep = deep || depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  const nlohmann::json file = nlohmann::json::parse(text, keep, false);
   const auto has = [&](const char* key, const nlohmann::json& value) {
     const auto it = file.find(key);
     return it != file.end() && *it == value;
   };
-  if (!file.is_object() || !has("format", kFormat)) {
+  if (deep) {
+    complaint_ = path + ": not used: nested deeper than " + std::to_string(kMaxDepth);
+  } else if (!file.is_object() || !has("format", kFormat)) {
     complaint_ = path + ": not used: no " + kFormat + " file";
   } else if (!has("version", kVersion)) {
     complaint_ = path + ": not used: another version of the file (known: 1)";
@@ -95,10 +124,9 @@ void Sidecar::Read(const std::string& path) {
   } else if (!file.contains("sections") || !file["sections"].is_object()) {
     complaint_ = path + ": not used: 'sections' is missing";
   } else {
-    sections_ = file["sections"];
-    path_ = path;
-    complaint_.clear();
+    return file["sections"];
   }
+  return none;
 }
 
 const nlohmann::json* Sidecar::Find(const std::string& section, int version) const {
@@ -108,10 +136,8 @@ const nlohmann::json* Sidecar::Find(const std::string& section, int version) con
 }
 
 Status Sidecar::Store(const std::string& section, int version, nlohmann::json data) {
-  nlohmann::json entry = {{"version", version}, {"data", std::move(data)}};
-  Read(Beside(model_path_));
-  if (path_.empty()) Read(InCache(fingerprint_));
-  sections_[section] = std::move(entry);
+  own_[section] = {{"version", version}, {"data", std::move(data)}};
+  Refresh();
   const nlohmann::json file = {{"format", kFormat},
                                {"version", kVersion},
                                {"fingerprint", Hex(fingerprint_)},

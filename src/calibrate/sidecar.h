@@ -6,8 +6,10 @@
 // {NAME: {"version": N, "data": ...}}}. A file that is missing, broken, of another model or another
 // version counts as empty; deleting it is always safe, since every section can be found again.
 //
+// Both files are read; of a section that stands in both, the one in the file written last counts.
+//
 // Stores write a new file and rename it, so a reader sees the old or the new one; of two processes
-// that store at once the later wins, whole. One thread at a time.
+// that store at the same moment the later wins, whole. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,11 @@ class Sidecar {
   const nlohmann::json* Find(const std::string& section, int version) const;
   // Keeps the other sections, those that another process stored meanwhile too. What cannot be
   // written beside the model goes to the cache folder; kUnavailable with both reasons if that fails
-  // as well: the data is then kept in memory only.
+  // as well: the data is then kept in memory only, and written with the next Store that succeeds.
   Status Store(const std::string& section, int version, nlohmann::json data);
+
+  // Reads again: what other processes stored meanwhile, and over it what this one did.
+  void Refresh();
 
   const std::string& path() const { return path_; }  // read from or last written to; may be ""
   const std::string& complaint() const { return complaint_; }
@@ -38,12 +43,13 @@ class Sidecar {
   static std::string InCache(uint64_t fingerprint);  // "" without a home
 
  private:
-  void Read(const std::string& path);
+  nlohmann::json Read(const std::string& path);  // its sections; none if it is not used
 
   std::string model_path_;
   uint64_t fingerprint_;
   std::string path_, complaint_;
   nlohmann::json sections_;
+  nlohmann::json own_;  // of them, those stored by this object
 };
 
 }  // namespace kvasir

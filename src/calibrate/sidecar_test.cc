@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -80,7 +81,10 @@ TEST_F(SidecarTest, ForeignAndBrokenFilesCountAsEmpty) {
   headless.erase("sections");
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[1]"), std::string("null"), newer.dump(),
-        headless.dump(), std::string(100000, '['), good.substr(0, good.size() / 2)}) {
+        headless.dump(), std::string(100000, '['),
+        good.substr(0, good.find("1", good.find("data"))) + std::string(200000, '[') +
+            std::string(200000, ']') + "}}}",
+        good.substr(0, good.size() / 2)}) {
     Write(path, text);
     Sidecar broken(model_, 7);
     EXPECT_EQ(broken.Find("a", 1), nullptr);
@@ -93,6 +97,48 @@ TEST_F(SidecarTest, ForeignAndBrokenFilesCountAsEmpty) {
   odd["sections"]["a"] = 5;
   Write(path, odd.dump());
   EXPECT_EQ(Sidecar(model_, 7).Find("a", 1), nullptr);
+}
+
+// Where a file stands beside the model and cannot be written any more, what is learnt later goes to
+// the cache folder, and whoever comes next finds both.
+TEST_F(SidecarTest, WhatStandsInTwoFilesIsOne) {
+  { ASSERT_TRUE(Sidecar(model_, 7).Store("a", 1, 1).ok()); }
+  const std::string beside = Sidecar::Beside(model_);
+  // A folder of the draft's name refuses the superuser too.
+  const std::string draft = beside + "." + std::to_string(getpid()) + ".tmp";
+  std::filesystem::create_directory(draft);
+  Sidecar sidecar(model_, 7);
+  ASSERT_TRUE(sidecar.Store("b", 1, 2).ok());
+  EXPECT_EQ(sidecar.path(), Sidecar::InCache(7));
+  // Neither can be written: kept in memory, and not forgotten at the next try.
+  const std::string cached = Sidecar::InCache(7);
+  const std::string cached_draft = cached + "." + std::to_string(getpid()) + ".tmp";
+  std::filesystem::create_directory(cached_draft);
+  EXPECT_EQ(sidecar.Store("c", 1, 3).code(), StatusCode::kUnavailable);
+  std::filesystem::remove(cached_draft);
+  ASSERT_TRUE(sidecar.Store("d", 1, 4).ok());
+  EXPECT_NE(sidecar.Find("c", 1), nullptr);
+  const Sidecar next(model_, 7);
+  for (const char* section : {"a", "b", "c", "d"}) {
+    EXPECT_NE(next.Find(section, 1), nullptr) << section;
+  }
+  EXPECT_EQ(next.complaint(), "");
+  // Of a section that is in both, the one written last.
+  std::filesystem::remove(draft);
+  ASSERT_TRUE(Sidecar(model_, 7).Store("b", 1, 20).ok());
+  const auto now = std::filesystem::last_write_time(cached);
+  std::filesystem::last_write_time(beside, now + std::chrono::seconds(5));
+  EXPECT_EQ(*Sidecar(model_, 7).Find("b", 1), 20);
+  std::filesystem::last_write_time(beside, now - std::chrono::seconds(5));
+  EXPECT_EQ(*Sidecar(model_, 7).Find("b", 1), 2);
+}
+
+TEST_F(SidecarTest, RefreshSeesWhatOthersStored) {
+  Sidecar first(model_, 7), second(model_, 7);
+  ASSERT_TRUE(first.Store("a", 1, 1).ok());
+  EXPECT_EQ(second.Find("a", 1), nullptr);
+  second.Refresh();
+  ASSERT_NE(second.Find("a", 1), nullptr);
 }
 
 TEST_F(SidecarTest, AFolderThatCannotBeWrittenMeansTheCacheFolder) {

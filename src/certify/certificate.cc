@@ -183,6 +183,7 @@ std::vector<Certificate> LoadCertificates(const Sidecar& sidecar, std::vector<st
 }
 
 Status StoreCertificates(std::span<const Certificate> certificates, Sidecar* sidecar) {
+  sidecar->Refresh();  // another process may have certified other formats in the meantime
   std::vector<Certificate> all = LoadCertificates(*sidecar, nullptr);
   for (const Certificate& certificate : certificates) {
     const auto same = std::find_if(all.begin(), all.end(), [&](const Certificate& other) {

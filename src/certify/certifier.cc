@@ -43,6 +43,17 @@ bool IsTexts(const json& list, int32_t vocab) {
   });
 }
 
+bool FitsPlan(const CertifyPlan& plan, const json& texts, const json& prompts) {
+  if (texts.size() != plan.text_tokens.size()) return false;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].size() != static_cast<size_t>(plan.text_tokens[i])) return false;
+  }
+  return prompts.size() == static_cast<size_t>(plan.prompts) &&
+         std::all_of(prompts.begin(), prompts.end(), [&](const json& prompt) {
+           return prompt.size() == static_cast<size_t>(plan.prompt_tokens);
+         });
+}
+
 }  // namespace
 
 // One run.
@@ -125,8 +136,7 @@ Status Certifier::State::FindTexts() {
     const bool usable = kept != nullptr && kept->is_object() && kept->contains("texts") &&
                         kept->contains("prompts") && IsTexts((*kept)["texts"], vocab) &&
                         IsTexts((*kept)["prompts"], vocab) &&
-                        (*kept)["texts"].size() == plan.text_tokens.size() &&
-                        (*kept)["prompts"].size() == static_cast<size_t>(plan.prompts);
+                        FitsPlan(plan, (*kept)["texts"], (*kept)["prompts"]);
     double cost = kWriteCost * plan.prompts * plan.prompt_tokens;
     for (const int32_t length : plan.text_tokens) cost += kWriteCost * length;
     if (usable) {
@@ -158,8 +168,10 @@ size_t Certifier::State::GroupSize(const Part& part, size_t missing) const {
   const ContestShape shape{part.sequences, 1, part.positions};
   const uint64_t free_bytes = FreeMemoryBytes() / 2;
   uint64_t bytes = Contest::CacheBytes(model, options.base, shape);
-  const uint64_t each = std::max<uint64_t>(
-      1, Contest::CacheBytes(model, CacheFormat(), shape));  // the widest contender
+  uint64_t each = 1;  // of the widest contender
+  for (const Contender& contender : contenders) {
+    each = std::max(each, Contest::CacheBytes(model, contender.format, shape));
+  }
   size_t count = 0;
   while (count < missing && bytes + each <= free_bytes) {
     bytes += each;

@@ -160,6 +160,17 @@ TEST_F(CertifyTest, ADamagedWorkFileCostsOnlyTime) {
   const auto again = Run(options_, "w.gguf");
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(Text(*again), Text(*whole));
+  // One text, then one prompt, shorter than the plan wants it.
+  for (const char* of : {"texts", "prompts"}) {
+    file = nlohmann::json::parse(std::ifstream(path));
+    auto& first = file["sections"]["texts"]["data"][of][0];
+    ASSERT_TRUE(first.is_array());
+    first.erase(first.size() - 1);
+    std::ofstream(path) << file;
+    const auto shorter = Run(options_, "w.gguf");
+    ASSERT_TRUE(shorter.ok());
+    EXPECT_EQ(Text(*shorter), Text(*whole));
+  }
   std::ofstream(path) << "{";
   const auto anew = Run(options_, "w.gguf");
   ASSERT_TRUE(anew.ok());

@@ -18,6 +18,7 @@ const CacheFormat& F16() {
 }
 
 constexpr int kBlockTokens = 16;
+constexpr int32_t kLongText = 4096;
 
 bool Contains(std::span<const CacheFormat> formats, const CacheFormat& format) {
   return std::find(formats.begin(), formats.end(), format) != formats.end();
@@ -40,7 +41,6 @@ const Certificate* SmallestPassing(std::span<const Certificate> certificates, Kv
   const Certificate* best = nullptr;
   for (const Certificate& certificate : certificates) {
     if (!Contains(possible, certificate.format) || !certificate.Passes(quality)) continue;
-    if (certificate.settings.quick && BelowEightBits(certificate.format)) continue;
     if (best == nullptr || certificate.bytes_per_token < best->bytes_per_token) best = &certificate;
   }
   return best;
@@ -61,7 +61,31 @@ bool KvQuickCheck::Passes() const {
   // was blind.
   constexpr double kMean = 0.001, kTop1 = 0.96;
   if (i8.count == 0 || i8.broken > 0 || !(i8.mean <= kMean) || !(i8.top1 >= kTop1)) return false;
+  if (control.count == 0) return false;
   return control.broken == control.count || (control.mean > kMean && control.top1 < kTop1);
+}
+
+std::vector<Certificate> CertificatesThatCount(std::vector<Certificate> certificates,
+                                               const ModelConfig& config,
+                                               std::vector<std::string>* notes) {
+  const int32_t enough = std::min(config.context, kLongText);
+  std::vector<Certificate> counting;
+  for (Certificate& certificate : certificates) {
+    const bool seen = !certificate.settings.quick && certificate.settings.max_len >= enough;
+    if (BelowEightBits(certificate.format) && !seen) {
+      if (notes != nullptr) {
+        notes->push_back("the certificate of " + certificate.name() +
+                         " does not count: fewer than eight bits need one without --quick and with "
+                         "texts of " +
+                         std::to_string(enough) + " tokens");
+      }
+      continue;
+    }
+    const auto layout = MakeKvLayout(config, certificate.format, kBlockTokens);
+    if (layout.ok()) certificate.bytes_per_token = layout->bytes_per_token();
+    counting.push_back(std::move(certificate));
+  }
+  return counting;
 }
 
 bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality quality,
@@ -93,7 +117,8 @@ Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality qu
                               const ForwardOptions& forward, Executor& executor,
                               const std::function<void(double fraction)>& progress,
                               std::vector<std::string>* notes) {
-  const std::vector<Certificate> certificates = LoadCertificates(*sidecar, notes);
+  const std::vector<Certificate> certificates =
+      CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), notes);
   std::vector<CacheFormat> possible = {F16()};
   for (const Certificate& certificate : certificates) possible.push_back(certificate.format);
   possible.push_back(I8());
@@ -103,10 +128,13 @@ Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality qu
   if (!NeedsQuickCheck(certificates, quality, possible)) {
     return ChooseCacheFormat(certificates, quality, possible, nullptr);
   }
-  KVASIR_ASSIGN_OR_RETURN(
-      const KvQuickCheck check,
-      internal::LoadQuickCheck(model, sidecar, forward, executor, progress, notes));
-  return ChooseCacheFormat(certificates, quality, possible, &check);
+  const Result<KvQuickCheck> check =
+      internal::LoadQuickCheck(model, sidecar, forward, executor, progress, notes);
+  if (check.ok()) return ChooseCacheFormat(certificates, quality, possible, &*check);
+  if (check.status().code() == StatusCode::kCancelled) return check.status();
+  notes->push_back("i8 could not be checked (" + check.status().message() +
+                   "): auto goes by certificates alone; --kv-type i8 or f32 chooses by hand");
+  return ChooseCacheFormat(certificates, quality, possible, nullptr);
 }
 
 KvVerdict StandingOf(std::span<const Certificate> certificates, const CacheFormat& format,
@@ -133,13 +161,17 @@ Result<KvDecision> DecideKv(const Model& model, const std::string& k, const std:
     KVASIR_ASSIGN_OR_RETURN(
         KvChoice choice, ChooseKvType(model, sidecar, quality, forward, executor, progress, notes));
     decision.format = std::move(choice.format);
-    decision.verdict = StandingOf(LoadCertificates(*sidecar, nullptr), decision.format, quality);
+    decision.verdict = StandingOf(
+        CertificatesThatCount(LoadCertificates(*sidecar, nullptr), model.config(), nullptr),
+        decision.format, quality);
     if (decision.verdict.standing == KvStanding::kUnknown) decision.verdict.text = choice.reason;
     notes->push_back("--kv-type auto takes " + choice.reason);
     return decision;
   }
   KVASIR_ASSIGN_OR_RETURN(decision.format, ParseCacheFormat(k + "/" + v, "--kv-type"));
-  decision.verdict = StandingOf(LoadCertificates(*sidecar, notes), decision.format, quality);
+  decision.verdict =
+      StandingOf(CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), notes),
+                 decision.format, quality);
   if (decision.verdict.standing == KvStanding::kFailed) {
     notes->push_back("KV format " + CacheFormatName(decision.format) + " " + decision.verdict.text +
                      "; served all the same, since it was asked for");

@@ -33,19 +33,27 @@ struct KvQuickCheck {
 };
 
 // The rule, without a model. Of the formats that are possible here and whose certificate keeps
-// `quality` the one of the fewest bytes per token. A certificate made with --quick counts for
-// formats of eight bits or more only: what four bits do to long texts, it has not seen. Where i8
+// `quality` the one of the fewest bytes per token (certificates: those that count). Where i8
 // has no certificate, `check` decides about it (null: there is none, and i8 is not taken). Else
 // f16.
 KvChoice ChooseCacheFormat(std::span<const Certificate> certificates, KvQuality quality,
                            std::span<const CacheFormat> possible, const KvQuickCheck* check);
+// Those of `certificates` that count for a model of this shape, their bytes per token computed
+// anew: what four bits do to long texts must have been looked at, so a certificate of less than
+// eight bits needs texts of 4,096 tokens (or of the model's context) and no --quick. A note for
+// each other.
+std::vector<Certificate> CertificatesThatCount(std::vector<Certificate> certificates,
+                                               const ModelConfig& config,
+                                               std::vector<std::string>* notes);
+
 // Would ChooseCacheFormat look at a check?
 bool NeedsQuickCheck(std::span<const Certificate> certificates, KvQuality quality,
                      std::span<const CacheFormat> possible);
 
 // The whole of it: certificates from the sidecar, the check from the sidecar or made now and stored
 // there. forward: what is known about the model. progress: a growing fraction,
-// called only where something is computed. What went wrong with files goes to notes.
+// called only where something is computed. What went wrong with files goes to notes, and why a
+// check could not be made: f16 is taken then. kCancelled is the only error.
 Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality quality,
                               const ForwardOptions& forward, Executor& executor,
                               const std::function<void(double fraction)>& progress,

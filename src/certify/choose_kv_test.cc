@@ -35,6 +35,16 @@ KvQuickCheck Check(double mean, double top1, double control_mean = 2, double con
   return {{512, 0, mean, 0, 0, top1}, {128, 0, control_mean, 0, 0, control_top1}};
 }
 
+ModelConfig SmallShape(int32_t context) {
+  ModelConfig config;
+  config.context = context;
+  LayerKv layer;
+  layer.kv_heads = 2;
+  layer.k_dim = layer.v_dim = 64;
+  config.cache.assign(2, layer);
+  return config;
+}
+
 TEST(ChooseCacheFormat, TheSmallestThatKeepsTheBudget) {
   const std::vector<Certificate> all = {Make(kI8, 8.25, 0.0003), Make(kI4, 4.5, 0.03),
                                         Make(kK8V4, 6.4, 0.006), Make(kBf16, 16, 0.0001)};
@@ -52,10 +62,37 @@ TEST(ChooseCacheFormat, TheSmallestThatKeepsTheBudget) {
   EXPECT_EQ(ChooseCacheFormat(all, KvQuality::kSmall, some, nullptr).format, kI8);
 }
 
-TEST(ChooseCacheFormat, AQuickCertificateDoesNotOpenFourBits) {
+// Neither a quick certificate nor one of short texts says what four bits do to long ones.
+TEST(CertificatesThatCount, FourBitsNeedLongTexts) {
+  const ModelConfig config = SmallShape(8192);
+  std::vector<std::string> notes;
+  const auto names = [&](const std::vector<Certificate>& from, const ModelConfig& shape) {
+    notes.clear();
+    std::string all;
+    for (const Certificate& c : CertificatesThatCount(from, shape, &notes)) all += c.name() + " ";
+    return all;
+  };
   const std::vector<Certificate> quick = {
       Make(kI8, 8.25, 0.0003, true), Make(kI4, 4.5, 0.0003, true), Make(kK8V4, 6.4, 0.0003, true)};
-  EXPECT_EQ(ChooseCacheFormat(quick, KvQuality::kSmall, kAll, nullptr).format, kI8);
+  EXPECT_EQ(names(quick, config), "i8 ");
+  EXPECT_EQ(notes.size(), 2U);
+  std::vector<Certificate> full = {Make(kI8, 8.25, 0.0003), Make(kI4, 4.5, 0.0003)};
+  EXPECT_EQ(names(full, config), "i8 i4 ");
+  EXPECT_TRUE(notes.empty());
+  full[0].settings.max_len = full[1].settings.max_len = 256;
+  EXPECT_EQ(names(full, config), "i8 ");
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("4096 tokens"), std::string::npos) << notes[0];
+  EXPECT_EQ(names(full, SmallShape(256)), "i8 i4 ") << "the model sees no longer texts";
+}
+
+// What the file says of sizes is not believed.
+TEST(CertificatesThatCount, BytesAreComputed) {
+  const ModelConfig config = SmallShape(8192);
+  const std::vector<Certificate> counted =
+      CertificatesThatCount({Make(kI8, 1, 0.0003)}, config, nullptr);
+  ASSERT_EQ(counted.size(), 1U);
+  EXPECT_EQ(counted[0].bytes_per_token, MakeKvLayout(config, kI8, 16)->bytes_per_token());
 }
 
 TEST(ChooseCacheFormat, AVoidCertificateCountsAsFailed) {
@@ -93,6 +130,9 @@ TEST(QuickCheck, TheControlMustFail) {
   EXPECT_FALSE(Check(0.0, 1.0, 0.0, 1.0).Passes()) << "blind";
   EXPECT_FALSE(Check(0.0, 1.0, 0.5, 0.99).Passes()) << "blind";
   EXPECT_FALSE(KvQuickCheck().Passes());
+  KvQuickCheck unseen = Check(0.0004, 0.99);
+  unseen.control = {};
+  EXPECT_FALSE(unseen.Passes()) << "a control that saw nothing";
   KvQuickCheck broken = Check(0.0004, 0.99);
   broken.i8.broken = 1;
   EXPECT_FALSE(broken.Passes());
@@ -134,6 +174,13 @@ TEST_F(InSidecar, CertificatesAreKeptAndReplaced) {
   EXPECT_NE(again.Find("two_term_blocks", 1), nullptr);
   EXPECT_TRUE(LoadCertificates(Sidecar(folder_ / "m.gguf", 78), nullptr).empty())
       << "made for another model";
+}
+
+TEST_F(InSidecar, TwoWhoCertifyKeepEachOthers) {
+  Sidecar first = Open(), second = Open();
+  ASSERT_TRUE(StoreCertificates(std::vector{Make(kI8, 8.25, 0.0003)}, &first).ok());
+  ASSERT_TRUE(StoreCertificates(std::vector{Make(kI4, 4.5, 0.03)}, &second).ok());
+  EXPECT_EQ(LoadCertificates(Open(), nullptr).size(), 2U);
 }
 
 TEST_F(InSidecar, BrokenOnesAreRefusedOneByOne) {

@@ -199,8 +199,8 @@ class ConstantRunner final : public ModelRunner {
   std::vector<float> logits_;
 };
 
-std::unique_ptr<CpuArena> Arena(std::span<const LayerKv> layers) {
-  auto layout = KvLayout::Make(layers, 16, KvType::kF16, KvType::kF16);
+std::unique_ptr<CpuArena> Arena(std::span<const LayerKv> layers, KvType type = KvType::kF16) {
+  auto layout = KvLayout::Make(layers, 16, type, type);
   KVASIR_CHECK(layout.ok());
   auto arena = CpuArena::Make(std::move(layout).value(), 256);
   KVASIR_CHECK(arena.ok());
@@ -225,11 +225,13 @@ TEST(Allocation, NeitherDoesTheForwardPass) {
   shape.type = shape.v_type = WeightType::kQ8_0;
   shape.ff = 128;
   kvasir::testing::MakeTinyLlama(shape).Write(folder / "m.gguf");
-  for (const int workers : {1, 3}) {
+  const std::pair<int, KvType> kRuns[] = {
+      {1, KvType::kF16}, {3, KvType::kF16}, {1, KvType::kI8}, {3, KvType::kI4}};
+  for (const auto& [workers, type] : kRuns) {
     ThreadPool executor(workers);
     const auto model = Model::Load(folder / "m.gguf", executor);
     ASSERT_TRUE(model.ok()) << model.status().ToString();
-    const auto arena = Arena((*model)->config().cache);
+    const auto arena = Arena((*model)->config().cache, type);
     ForwardOptions options;
     options.max_rows = 64;
     options.max_positions = 512;

@@ -27,6 +27,7 @@ inline void MemoryIsWritten() {
 inline void LoadTileConfig(const TileConfig& config) {
   asm volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
+  asm volatile("" : : "r"(&config) : "memory");
 }
 
 }  // namespace

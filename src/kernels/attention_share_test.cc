@@ -244,6 +244,32 @@ bool Same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// The same over i8 and i4, whose kernels have arithmetic of their own for blocks of many rows.
+TEST(AttentionSharing, IntegersTooAndOnEveryPath) {
+  constexpr KvType kPairs[][2] = {
+      {KvType::kI8, KvType::kI8}, {KvType::kI8, KvType::kI4}, {KvType::kI4, KvType::kI4}};
+  for (uint64_t seed = kSeed; seed < kSeed + 9; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    AttentionCase c = SmallCase(rng);
+    c.group = std::min(c.group, 6);
+    c.k_type = kPairs[seed % 3][0];
+    c.v_type = kPairs[seed % 3][1];
+    const Written cache(c, Forest(rng, 6, c.block_tokens, 500), rng);
+    std::vector<float> first;
+    for (const Isa isa : SupportedIsas()) {
+      const ScopedIsa scoped(isa);
+      if (first.empty()) first = cache.EachAlone();
+      for (int threads : {1, 3}) {
+        AttentionScratch scratch;
+        ShuffleExecutor executor(threads, seed);
+        const std::vector<float> out = cache.Attend(cache.forest.Rows(), scratch, executor);
+        ASSERT_TRUE(Same(out, first)) << IsaName(isa) << " " << c.Text();
+      }
+    }
+  }
+}
+
 TEST(AttentionSharing, EveryRowHasTheBitsItHasAlone) {
   for (uint64_t seed = kSeed; seed < kSeed + 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -2,8 +2,6 @@
 // attention_int_amx.cc.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/attention_tile_scores_inl.h"
 
 namespace kvasir::internal {
@@ -103,7 +101,8 @@ class TileValues {
   // of a group of 32, whose two halves become two tiles.
   template <KvType kType>
   void Unpack(int sub, size_t quad_bytes, size_t first, size_t bytes, std::byte* out) {
-    const int quads = std::min(kSubQuads, (seen_ + 3) / 4 - sub * kSubQuads);
+    const int left_quads = (seen_ + 3) / 4 - sub * kSubQuads;
+    const int quads = left_quads < kSubQuads ? left_quads : kSubQuads;
     const __m512i table = SignedTable();
     for (int i = 0; i < quads; ++i, out += 64) {
       const int quad = sub * kSubQuads + i;
@@ -128,7 +127,7 @@ class TileValues {
         }
       }
     }
-    for (int i = std::max(quads, 0); i < kSubQuads; ++i, out += 64) {  // times nothing
+    for (int i = quads; i < kSubQuads; ++i, out += 64) {  // times nothing
       for (size_t at = 0; at < (kType == KvType::kI8 ? bytes : size_t{128}); at += 64) {
         _mm512_store_si512(out + at * 16, _mm512_setzero_si512());
       }
@@ -191,7 +190,8 @@ class TileValues {
       LoadValueScales<V>(in_, g, seen_, scales_);
       QuantizeRows<KvType::kI4>(in_, scales_, weights_);
       MemoryIsWritten();
-      const int channels = std::min(in_.v_dim - g * kKvI4Group, kKvI4Group);
+      const int rest = in_.v_dim - g * kKvI4Group;
+      const int channels = rest < kKvI4Group ? rest : kKvI4Group;
       const auto bytes = static_cast<size_t>((channels + 1) / 2) * 4;
       const size_t from = static_cast<size_t>(g) * 64;
       Unpack<KvType::kI4>(0, quad_bytes, from, bytes, codes_[0]);
