@@ -15,6 +15,7 @@
 #include "apps/model_path.h"
 #include "calibrate/calibration.h"
 #include "certify/certifier.h"
+#include "certify/certify_lock.h"
 #include "env/machine.h"
 #include "env/thread_pool.h"
 #include "server/tokenizer_from_gguf.h"
@@ -230,6 +231,8 @@ Result<std::vector<Certificate>> Measure(const CertifyFlags& flags, const std::s
 int Certify(const CertifyFlags& flags) {
   const Result<std::string> path = ResolveModelPath(flags.model);
   if (!path.ok()) return Fail(path.status());
+  const Result<CertifyLock> lock = CertifyLock::Take(*path);
+  if (!lock.ok()) return Fail(lock.status());
   CatchSignals();
   ThreadPool executor(flags.threads > 0 ? flags.threads : PhysicalCores());
   const Result<std::unique_ptr<Model>> model = Model::Load(*path, executor);

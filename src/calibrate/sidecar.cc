@@ -44,7 +44,44 @@ bool IsSection(const nlohmann::json& section) {
          section["version"].is_number_integer() && section.contains("data");
 }
 
+// The file as JSON; null, and why, if it cannot be used. Broken JSON is no reason by itself: what
+// comes of it has no format.
+nlohmann::json Parse(const std::string& path, std::string* why) {
+  std::error_code error;
+  std::string reason;
+  nlohmann::json file;
+  if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
+    reason = "larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
+  } else {
+    std::ifstream in(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    bool deep = false;  // copies of what is nested without end would end the stack
+    const auto keep = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      deep = deep || depth > kMaxDepth;
+      return depth <= kMaxDepth;
+    };
+    file = nlohmann::json::parse(text, keep, false);
+    if (deep) reason = "nested deeper than " + std::to_string(kMaxDepth);
+  }
+  if (why != nullptr) *why = reason;
+  return reason.empty() ? file : nlohmann::json();
+}
+
+bool IsOurs(const nlohmann::json& file) {
+  return file.is_object() && file.contains("format") && file["format"] == kFormat;
+}
+
 }  // namespace
+
+// What another version of Kvasir, or another model of this name, has left is worth a copy.
+void Sidecar::SetAside(const std::string& path) const {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  const nlohmann::json file = Parse(path, nullptr);
+  const bool usable = IsOurs(file) && file.value("version", nlohmann::json()) == kVersion &&
+                      file.value("fingerprint", nlohmann::json()) == Hex(fingerprint_);
+  if (IsOurs(file) && !usable) std::filesystem::rename(path, path + ".old", error);
+}
 
 std::string Sidecar::Beside(const std::string& model_path) {
   constexpr std::string_view kEnding = ".gguf";
@@ -97,25 +134,15 @@ nlohmann::json Sidecar::Read(const std::string& path) {
   nlohmann::json none = nlohmann::json::object();
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return none;
-  if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
-    complaint_ = path + ": not read: larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
-    return none;
-  }
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  bool deep = false;  // copies of what is nested without end would end the stack
-  const auto keep = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    deep = deep || depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  const nlohmann::json file = nlohmann::json::parse(text, keep, false);
+  std::string why;
+  const nlohmann::json file = Parse(path, &why);
   const auto has = [&](const char* key, const nlohmann::json& value) {
     const auto it = file.find(key);
     return it != file.end() && *it == value;
   };
-  if (deep) {
-    complaint_ = path + ": not used: nested deeper than " + std::to_string(kMaxDepth);
-  } else if (!file.is_object() || !has("format", kFormat)) {
+  if (!why.empty()) {
+    complaint_ = path + ": not used: " + why;
+  } else if (!IsOurs(file)) {
     complaint_ = path + ": not used: no " + kFormat + " file";
   } else if (!has("version", kVersion)) {
     complaint_ = path + ": not used: another version of the file (known: 1)";
@@ -144,6 +171,7 @@ Status Sidecar::Store(const std::string& section, int version, nlohmann::json da
                                {"sections", sections_}};
   const std::string text = file.dump(1) + "\n";
   const std::string beside = Beside(model_path_);
+  SetAside(beside);
   const std::string why = WriteWhole(beside, text);
   if (why.empty()) {
     path_ = beside;

@@ -4,7 +4,8 @@
 // $XDG_CACHE_HOME/kvasir/<fingerprint>.kvasir.json (XDG_CACHE_HOME being $HOME/.cache if unset).
 // JSON: {"format": "kvasir-sidecar", "version": 1, "fingerprint": "<16 hex digits>", "sections":
 // {NAME: {"version": N, "data": ...}}}. A file that is missing, broken, of another model or another
-// version counts as empty; deleting it is always safe, since every section can be found again.
+// version counts as empty; deleting it is always safe, since every section can be found again. A
+// file of another model or version that would be written over is kept as NAME.kvasir.json.old.
 //
 // Both files are read; of a section that stands in both, the one in the file written last counts.
 //
@@ -43,6 +44,7 @@ class Sidecar {
   static std::string InCache(uint64_t fingerprint);  // "" without a home
 
  private:
+  void SetAside(const std::string& path) const;
   nlohmann::json Read(const std::string& path);  // its sections; none if it is not used
 
   std::string model_path_;

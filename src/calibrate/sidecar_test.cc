@@ -133,6 +133,22 @@ TEST_F(SidecarTest, WhatStandsInTwoFilesIsOne) {
   EXPECT_EQ(*Sidecar(model_, 7).Find("b", 1), 2);
 }
 
+TEST_F(SidecarTest, WhatAnotherVersionOrModelLeftIsKept) {
+  { ASSERT_TRUE(Sidecar(model_, 7).Store("a", 1, 1).ok()); }
+  const std::string path = Sidecar::Beside(model_);
+  const std::string first = ReadAll(path);
+  ASSERT_TRUE(Sidecar(model_, 8).Store("a", 1, 2).ok());
+  EXPECT_EQ(ReadAll(path + ".old"), first);
+  const std::string second = ReadAll(path);
+  ASSERT_TRUE(Sidecar(model_, 8).Store("b", 1, 2).ok());
+  EXPECT_EQ(ReadAll(path + ".old"), first) << "one's own is written over";
+  nlohmann::json newer = nlohmann::json::parse(second);
+  newer["version"] = 99;
+  Write(path, newer.dump());
+  ASSERT_TRUE(Sidecar(model_, 8).Store("a", 1, 2).ok());
+  EXPECT_EQ(ReadAll(path + ".old"), newer.dump());
+}
+
 TEST_F(SidecarTest, RefreshSeesWhatOthersStored) {
   Sidecar first(model_, 7), second(model_, 7);
   ASSERT_TRUE(first.Store("a", 1, 1).ok());

@@ -289,8 +289,11 @@ Sidecar Certifier::WorkFile(const std::string& model_path) const {
   const std::string key = settings.dump();
   std::string stem = model_path;
   if (stem.ends_with(".gguf")) stem.resize(stem.size() - 5);
-  return {stem + ".certify.gguf",
-          Hash64(std::as_bytes(std::span(key.data(), key.size())), model_->fingerprint())};
+  const uint64_t hash =
+      Hash64(std::as_bytes(std::span(key.data(), key.size())), model_->fingerprint());
+  char name[32];  // other settings have a file of their own: neither run ends the other's
+  std::snprintf(name, sizeof(name), ".certify-%08x", static_cast<unsigned>(hash & 0xFFFFFFFFu));
+  return {stem + name + ".gguf", hash};
 }
 
 Result<std::vector<Certificate>> Certifier::Run(Sidecar* work, std::vector<std::string>* notes) {

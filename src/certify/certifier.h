@@ -50,8 +50,8 @@ class Certifier {
                                 Executor& executor);
 
   const CertifySettings& settings() const { return settings_; }
-  // Where parts are kept: NAME.certify.kvasir.json beside the model, or in the cache folder. Tied
-  // to the model and to all settings.
+  // Where parts are kept: NAME.certify-<8 digits of all settings>.kvasir.json beside the model, or
+  // in the cache folder. Tied to the model and to all settings.
   Sidecar WorkFile(const std::string& model_path) const;
   // One certificate for each format, in their order. kCancelled when stopped.
   Result<std::vector<Certificate>> Run(Sidecar* work, std::vector<std::string>* notes);

@@ -33,6 +33,9 @@ class CertifyTest : public ::testing::Test {
     Sidecar work = certifier.WorkFile(folder_ / name);
     return certifier.Run(&work, &notes_);
   }
+  std::string WorkPath(const std::string& name) {
+    return Certifier::Make(*model_, options_, pool_)->WorkFile(folder_ / name).path();
+  }
   static std::string Text(const std::vector<Certificate>& certificates) {
     std::string text;
     for (const Certificate& one : certificates) text += CertificateToJson(one).dump(1) + "\n";
@@ -149,7 +152,7 @@ TEST_F(CertifyTest, StoppedAndTakenUpAgainGivesTheSameBytes) {
 TEST_F(CertifyTest, ADamagedWorkFileCostsOnlyTime) {
   const auto whole = Run(options_, "w.gguf");
   ASSERT_TRUE(whole.ok());
-  const std::string path = folder_ / "w.certify.kvasir.json";
+  const std::string path = WorkPath("w.gguf");
   ASSERT_TRUE(std::filesystem::exists(path));
   nlohmann::json file = nlohmann::json::parse(std::ifstream(path));
   int damaged = 0;

@@ -55,14 +55,23 @@ std::string QuickText(const KvQuickCheck& check) {
 
 }  // namespace
 
-bool KvQuickCheck::Passes() const {
+std::string KvQuickCheck::WhyNot(KvQuality quality) const {
   // The mean is steady and has strict's limit; the share guards it: of 512 positions a true 98 %
-  // shows as less than 96 % one time in a thousand. A control that keeps either means that the look
-  // was blind.
+  // shows as less than 96 % one time in a thousand. strict would rather refuse. A control that
+  // keeps either means that the look was blind.
   constexpr double kMean = 0.001, kTop1 = 0.96;
-  if (i8.count == 0 || i8.broken > 0 || !(i8.mean <= kMean) || !(i8.top1 >= kTop1)) return false;
-  if (control.count == 0) return false;
-  return control.broken == control.count || (control.mean > kMean && control.top1 < kTop1);
+  const double top1 = quality == KvQuality::kStrict ? BudgetOf(quality).top1 : kTop1;
+  if (i8.count == 0 || control.count == 0) return "nothing was seen";
+  if (i8.broken > 0) return "logits that are not finite";
+  char text[96] = "";
+  if (!(i8.mean <= kMean)) {
+    std::snprintf(text, sizeof(text), "mean KLD %.2g > %g", i8.mean, kMean);
+  } else if (!(i8.top1 >= top1)) {
+    std::snprintf(text, sizeof(text), "top-1 %.1f %% < %g %%", i8.top1 * 100, top1 * 100);
+  } else if (control.broken < control.count && (control.mean <= kMean || control.top1 >= kTop1)) {
+    return "blind: it cannot tell two bits from sixteen on this model";
+  }
+  return text;
 }
 
 std::vector<Certificate> CertificatesThatCount(std::vector<Certificate> certificates,
@@ -108,7 +117,9 @@ KvChoice ChooseCacheFormat(std::span<const Certificate> certificates, KvQuality 
             "f16: no smaller format is certified " + wanted + "; i8: " + i8->WhyNot(quality)};
   }
   if (check == nullptr) return {F16(), "f16: nothing is certified"};
-  if (!check->Passes()) return {F16(), "f16: i8 failed its quick check, " + QuickText(*check)};
+  if (const std::string why = check->WhyNot(quality); !why.empty()) {
+    return {F16(), "f16: i8 failed its quick check (" + wanted + "): " + why};
+  }
   return {I8(), "i8: passed its quick check, " + QuickText(*check) +
                     "; `kvasir certify` looks closer and may find a smaller one"};
 }

@@ -29,7 +29,8 @@ struct KvChoice {
 struct KvQuickCheck {
   Spread i8;       // prefill mode against f16
   Spread control;  // two bits, the same text
-  bool Passes() const;
+  bool Passes(KvQuality quality) const { return WhyNot(quality).empty(); }
+  std::string WhyNot(KvQuality quality) const;  // one line; "" if it passes
 };
 
 // The rule, without a model. Of the formats that are possible here and whose certificate keeps

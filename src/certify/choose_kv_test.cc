@@ -25,6 +25,7 @@ Certificate Make(const CacheFormat& format, double bytes, double mean, bool quic
   certificate.settings.max_len = 8192;
   certificate.settings.quick = quick;
   certificate.measures.prefill = {10000, 0, mean, mean * 10, 0.5, 0.999};
+  certificate.measures.buckets = {{0, 127, {128, 0, mean, mean * 10, 0.5, 0.999}, {}}};
   certificate.measures.greedy = {104, 128, 100, 20, 40};
   certificate.control_mean = 2;
   certificate.control_failed = true;
@@ -124,18 +125,22 @@ TEST(ChooseCacheFormat, WithoutACertificateTheCheckDecidesAboutI8) {
 }
 
 TEST(QuickCheck, TheControlMustFail) {
-  EXPECT_TRUE(Check(0.0004, 0.99).Passes());
-  EXPECT_FALSE(Check(0.0004, 0.95).Passes());
-  EXPECT_FALSE(Check(0.003, 0.99).Passes());
-  EXPECT_FALSE(Check(0.0, 1.0, 0.0, 1.0).Passes()) << "blind";
-  EXPECT_FALSE(Check(0.0, 1.0, 0.5, 0.99).Passes()) << "blind";
-  EXPECT_FALSE(KvQuickCheck().Passes());
+  EXPECT_TRUE(Check(0.0004, 0.99).Passes(KvQuality::kBalanced));
+  EXPECT_FALSE(Check(0.0004, 0.95).Passes(KvQuality::kBalanced));
+  EXPECT_FALSE(Check(0.003, 0.99).Passes(KvQuality::kBalanced));
+  EXPECT_FALSE(Check(0.0, 1.0, 0.0, 1.0).Passes(KvQuality::kBalanced)) << "blind";
+  EXPECT_FALSE(Check(0.0, 1.0, 0.5, 0.99).Passes(KvQuality::kBalanced)) << "blind";
+  EXPECT_FALSE(KvQuickCheck().Passes(KvQuality::kBalanced));
   KvQuickCheck unseen = Check(0.0004, 0.99);
   unseen.control = {};
-  EXPECT_FALSE(unseen.Passes()) << "a control that saw nothing";
+  EXPECT_FALSE(unseen.Passes(KvQuality::kBalanced)) << "a control that saw nothing";
   KvQuickCheck broken = Check(0.0004, 0.99);
   broken.i8.broken = 1;
-  EXPECT_FALSE(broken.Passes());
+  EXPECT_FALSE(broken.Passes(KvQuality::kBalanced));
+  EXPECT_FALSE(Check(0.0004, 0.985).Passes(KvQuality::kStrict)) << "strict means its own limit";
+  EXPECT_TRUE(Check(0.0004, 0.985).Passes(KvQuality::kBalanced));
+  EXPECT_NE(Check(0.003, 0.99).WhyNot(KvQuality::kSmall).find("0.003 > 0.001"), std::string::npos);
+  EXPECT_NE(Check(0.0, 1.0, 0.0, 1.0).WhyNot(KvQuality::kSmall).find("blind"), std::string::npos);
 }
 
 TEST(StandingOf, SaysWhatIsKnown) {
@@ -209,6 +214,8 @@ TEST_F(InSidecar, BrokenOnesAreRefusedOneByOne) {
   refused([](nlohmann::json* json) { (*json)["settings"]["max_len"] = 0; });
   refused([](nlohmann::json* json) { (*json)["method"] = kCertifyMethod + 1; });
   refused([](nlohmann::json* json) { (*json)["format_version"] = "i8.1000"; });
+  refused([](nlohmann::json* json) { (*json)["measures"]["buckets"] = nlohmann::json::array(); });
+  refused([](nlohmann::json* json) { (*json)["measures"]["prefill"]["positions"] = 0; });
   refused([](nlohmann::json* json) { *json = "certificate"; });
   Sidecar sidecar = Open();
   ASSERT_TRUE(sidecar.Store("certificates", 1, 3).ok());

@@ -141,6 +141,9 @@ Result<Measures> MeasuresFromJson(const json& object) {
     in.Take(cell);
   }
   KVASIR_RETURN_IF_ERROR(in.status());
+  if (measures.buckets.empty() || measures.prefill.count == 0) {
+    return DataLoss("buckets: nothing was measured");
+  }
   return measures;
 }
 

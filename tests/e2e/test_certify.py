@@ -1,4 +1,5 @@
 """kvasir certify: verdicts, what is stored, a stop and a second start, a control that passes."""
+import glob
 import json
 import os
 import re
@@ -21,6 +22,11 @@ def own_copy(t, model, folder):
     return path
 
 
+def work_files(path):
+    """Of runs beside this model that are not finished."""
+    return glob.glob(path.replace(".gguf", ".certify-*.kvasir.json"))
+
+
 @test("kvasir certify: table, JSON, plots, and a certificate beside the model")
 def certify(t):
     path = own_copy(t, "stories", "certify-a")
@@ -40,7 +46,7 @@ def certify(t):
     sidecar = os.path.join(os.path.dirname(path), "m.kvasir.json")
     stored = json.load(open(sidecar, encoding="utf-8"))["sections"]["certificates"]["data"]
     t.equal([c["format"] for c in stored], ["bf16", "f16/bf16"], "stored")
-    t.equal(os.listdir(os.path.dirname(path)).count("m.certify.kvasir.json"), 0, "the work file is gone")
+    t.equal(work_files(path), [], "the work file is gone")
     # The same once more, as a table: the same numbers to the byte, and the entry is replaced.
     r = t.run("certify", path, *QUICK, "--kv-type", "bf16", timeout=600)
     t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
@@ -55,12 +61,11 @@ def resumed(t):
     for folder, interrupted in (("certify-whole", False), ("certify-cut", True)):
         path = own_copy(t, "stories", folder)
         command = ("certify", path, *QUICK, "--kv-type", "bf16", "--json")
-        kept = os.path.join(os.path.dirname(path), "m.certify.kvasir.json")
         if interrupted:
             process = subprocess.Popen([t.binary, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             deadline = time.time() + 300
             while time.time() < deadline and process.poll() is None:
-                if os.path.exists(kept) and b'"prefill-0 bf16' in open(kept, "rb").read():
+                if any(b'"prefill-0 bf16' in open(kept, "rb").read() for kept in work_files(path)):
                     break
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
@@ -70,7 +75,7 @@ def resumed(t):
             else:
                 t.equal(process.returncode, 1, "exit code when stopped")
                 t.check(b"the same command goes on" in err, "message: %r" % err[-300:])
-                t.check(os.path.exists(kept) and not out, "parts are kept, nothing is printed")
+                t.check(work_files(path) and not out, "parts are kept, nothing is printed")
         r = t.run(*command, timeout=600)
         t.equal(r.returncode, 0, "exit code: %r" % r.stderr[-300:])
         results.append(r.stdout)
@@ -140,3 +145,20 @@ def auto(t):
         t.equal(s.post("/v1/completions", body).status, 200, "it is served all the same")
     r = t.run("serve", path, "--kv-type", "auto", "--kv-type-v", "i8")
     t.equal(r.returncode, 2, "auto beside a format of V leaves K in f16: %r" % r.stderr[-200:])
+
+
+@test("kvasir certify: a second one of the same model is refused while the first is at work")
+def one_at_a_time(t):
+    path = own_copy(t, "stories", "certify-twice")
+    process = subprocess.Popen([t.binary, "certify", path, *QUICK, "--kv-type", "bf16"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.time() + 120
+    while time.time() < deadline and process.poll() is None and not work_files(path):
+        time.sleep(0.02)
+    if process.poll() is None:
+        r = t.run("certify", path, *QUICK, "--kv-type", "i8", timeout=600)
+        t.equal(r.returncode, 1, "exit code")
+        t.check(b"another `kvasir certify`" in r.stderr, "message: %r" % r.stderr[-300:])
+    else:
+        t.note("the first was done before the second started")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
