@@ -1,15 +1,16 @@
 #include "apps/api_keys.h"
 
-#include <fstream>
+#include <sstream>
+
+#include "apps/files.h"
 
 namespace kvasir {
 
 Result<std::vector<std::string>> CollectApiKeys(std::vector<std::string> keys,
                                                 const std::string& file) {
   if (!file.empty()) {
-    std::ifstream stream(file);
-    if (!stream)
-      return InvalidArgument("--api-key-file " + file + ": cannot be read", "api-key-file");
+    KVASIR_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(file, "--api-key-file"));
+    std::istringstream stream(text);
     const size_t before = keys.size();
     for (std::string line; std::getline(stream, line);) {
       while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();

@@ -164,8 +164,9 @@ TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
             std::string::npos);
   EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "auto"; }), "");
   EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "auto", f->kv_type_v = "bf16"; }), "");
-  EXPECT_NE(message([](KvFlags* f) { f->kv_type = "auto", f->kv_type_v = "i4"; }), "");
-  EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "auto"; }), "");
+  EXPECT_EQ(message([](KvFlags* f) { f->kv_type = "auto", f->kv_type_v = "i4"; }), "");
+  EXPECT_NE(message([](KvFlags* f) { f->kv_type_k = "auto"; }).find("--kv-type-k auto"),
+            std::string::npos);
   KvFlags alias;
   alias.kv_type = "q8_0";
   EXPECT_EQ(alias.Notices().size(), 1u);
@@ -178,6 +179,52 @@ TEST(KvFlags, RefusesByNameAndListsWhatIsServed) {
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "4Gigs"; }), "");
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "0"; }), "");
   EXPECT_NE(message([](KvFlags* f) { f->kv_mem = "1G", f->kv_blocks = 5; }), "");
+}
+
+TEST(KvFlags, KAndVApart) {
+  const auto types = [](const char* both, const char* k, const char* v) {
+    KvFlags flags;
+    flags.kv_type = both;
+    flags.kv_type_k = k;
+    flags.kv_type_v = v;
+    EXPECT_TRUE(flags.Validate().ok()) << flags.Validate().message();
+    return flags.type_k() + " " + flags.type_v() + " " + std::to_string(flags.Notices().size());
+  };
+  EXPECT_EQ(types("auto", "", ""), "auto auto 0");
+  EXPECT_EQ(types("auto", "i8", ""), "i8 i8 1");
+  EXPECT_EQ(types("auto", "", "f16"), "f16 f16 1");
+  EXPECT_EQ(types("auto", "i8", "i4"), "i8 i4 0");
+  EXPECT_EQ(types("i8/i4", "", ""), "i8 i4 0");
+  EXPECT_EQ(types("k8v4", "", ""), "i8 i4 0");
+  EXPECT_EQ(types("i8/i4", "i4", ""), "i4 i4 0");
+  EXPECT_EQ(types("i8,layers=0:i4/q4_0", "", ""), "i8,layers=0:i4 i4 1");
+  EXPECT_EQ(types("f32", "", "f16"), "f32 f16 0");
+}
+
+TEST(KvFlags, ErrorsNameTheFlagThatWasTyped) {
+  KvFlags flags;
+  const auto message = [&](const char* both) {
+    flags.kv_type = both;
+    return flags.Validate().message();
+  };
+  EXPECT_TRUE(message("x9").ends_with("and auto"));
+  EXPECT_EQ(message("i8,layers=0:x9").find("auto"), std::string::npos);
+  EXPECT_NE(message("auto,layers=0:i8").find("exceptions"), std::string::npos);
+  EXPECT_NE(message("auto/i8").find("auto chooses"), std::string::npos);
+  EXPECT_TRUE(message("f16/i8").starts_with("--kv-type f16/i8: not served")) << message("f16/i8");
+  const auto named = [&](const char* both, const char* k, const char* v) {
+    flags.kv_type = both;
+    flags.kv_type_k = k;
+    flags.kv_type_v = v;
+    const Status status = flags.NameFlag(InvalidArgument("V: no such layer", "V"));
+    EXPECT_TRUE(status.message().ends_with(": V: no such layer"));
+    return status.message().substr(0, status.message().find(": V"));
+  };
+  EXPECT_EQ(named("i8,layers=9:i4", "", ""), "--kv-type i8,layers=9:i4");
+  EXPECT_EQ(named("i8,layers=9:i4", "i8", ""), "--kv-type i8,layers=9:i4");
+  EXPECT_EQ(named("i8", "i8", "i4"), "--kv-type-v i4");
+  EXPECT_EQ(named("auto", "i4,layers=9:i8", ""), "--kv-type-k i4,layers=9:i8");
+  EXPECT_EQ(flags.NameFlag(Internal("x")).message(), "x");
 }
 
 struct CacheLine {

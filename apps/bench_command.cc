@@ -3,10 +3,10 @@
 
 #include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "apps/bench_flags.h"
 #include "apps/command.h"
+#include "apps/files.h"
 #include "loadgen/bench.h"
 #include "loadgen/sweep_plot.h"
 
@@ -17,7 +17,7 @@ namespace {
 int WriteText(const std::string& text, const std::string& path) {
   if (path == "-") {
     std::cout << text << std::endl;
-    return kExitOk;
+    return FinishOutput(kExitOk);
   }
   std::ofstream file(path);
   file << text << "\n";
@@ -80,12 +80,9 @@ int Sweep(const BenchFlags& flags) {
 int Plot(const BenchFlags& flags) {
   std::vector<SweepReport> reports;
   for (size_t i = 0; i < flags.plot.size(); ++i) {
-    std::ifstream file(flags.plot[i]);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file.is_open() || file.bad()) {
-      return FailRun(InvalidArgument("--plot: cannot read " + flags.plot[i], "plot"));
-    }
-    Result<SweepReport> report = ParseSweepJson(text);
+    const Result<std::string> text = ReadInputFile(flags.plot[i], "--plot");
+    if (!text.ok()) return FailRun(text.status());
+    Result<SweepReport> report = ParseSweepJson(*text);
     if (!report.ok()) {
       return FailRun(
           InvalidArgument("--plot: " + flags.plot[i] + ": " + report.status().message(), "plot"));

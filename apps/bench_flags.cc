@@ -1,10 +1,10 @@
 #include "apps/bench_flags.h"
 
 #include <chrono>
-#include <fstream>
-#include <iterator>
 
 #include "apps/api_keys.h"
+#include "apps/files.h"
+#include "apps/flag_values.h"
 #include "loadgen/svg_chart.h"
 
 namespace kvasir {
@@ -22,12 +22,14 @@ void AddTargetFlags(CLI::App* app, BenchFlags* flags) {
   app->add_option("--vocab", bench->shape.vocab, "token ids are drawn from 300 up to this")
       ->capture_default_str();
   app->add_option("--seed", bench->shape.seed,
-                  "of prompts and arrivals (default: from the clock, printed)");
+                  "of prompts and arrivals (default: from the clock, printed)")
+      ->check(SeedRange());
   app->add_flag("!--no-warm-up", bench->warm_up, "no small request before the first counted one");
   app->add_option("--timeout", bench->timeout_s, "seconds for one request")->capture_default_str();
   app->add_option("--api-key", flags->api_keys, "bearer token")->expected(1);
   app->add_option("--api-key-file", flags->api_key_file,
-                  "file whose first line is the bearer token");
+                  "file whose first line is the bearer token")
+      ->check(NotEmpty());
   app->add_option("--json", flags->json_path,
                   "report as JSON into this file; without a name or with -, to standard output")
       ->expected(0, 1);
@@ -68,7 +70,8 @@ void AddTrafficFlags(CLI::App* app, BenchFlags* flags) {
       ->capture_default_str();
   app->add_option("--trace", flags->trace_path,
                   "CSV with the columns ContextTokens and GeneratedTokens: lengths are drawn from "
-                  "its rows");
+                  "its rows")
+      ->check(NotEmpty());
   app->add_option("--trace-scale", flags->trace_scale, "factor on the lengths of --trace")
       ->capture_default_str();
   app->add_option("--turns", traffic->turns,
@@ -109,7 +112,8 @@ void AddSweepFlags(CLI::App* app, BenchFlags* flags) {
   app->add_option("--slo-itl", flags->slo_itl_ms,
                   "sweep: mean milliseconds between a request's tokens for goodput")
       ->capture_default_str();
-  app->add_option("--svg", flags->svg_path, "sweep, plot: the curves as a picture");
+  app->add_option("--svg", flags->svg_path, "sweep, plot: the curves as a picture")
+      ->check(NotEmpty());
   app->add_option("--plot", flags->plot,
                   "draw these reports of sweeps into --svg; no server needed");
   app->add_option("--label", flags->label,
@@ -123,11 +127,7 @@ Status ReadTrace(const BenchFlags& flags, std::vector<TraceLengths>* trace) {
   if (!(flags.trace_scale > 0) || flags.trace_scale > 1000) {
     return InvalidArgument("--trace-scale: must be more than 0, 1000 at most", "trace-scale");
   }
-  std::ifstream file(flags.trace_path);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) {
-    return InvalidArgument("--trace: cannot read " + flags.trace_path, "trace");
-  }
+  KVASIR_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(flags.trace_path, "--trace"));
   KVASIR_ASSIGN_OR_RETURN(*trace, ParseLengthTrace(text, flags.trace_scale));
   return Status::Ok();
 }
@@ -185,6 +185,15 @@ Status CheckPlot(const BenchFlags& flags) {
   return Status::Ok();
 }
 
+// A run of an hour must not end with a report that nobody can have.
+Status CheckOutputs(const BenchFlags& flags) {
+  if (!flags.json_path.empty() && flags.json_path != "-")
+    KVASIR_RETURN_IF_ERROR(CheckWritable(flags.json_path, "--json"));
+  if (!flags.svg_path.empty() && flags.svg_path != "-")
+    KVASIR_RETURN_IF_ERROR(CheckWritable(flags.svg_path, "--svg"));
+  return Status::Ok();
+}
+
 }  // namespace
 
 void AddBenchFlags(CLI::App* app, BenchFlags* flags) {
@@ -200,7 +209,8 @@ Status CompleteBenchFlags(const CLI::App& app, BenchFlags* flags) {
   if (app.count("--json") > 0 && flags->json_path.empty()) flags->json_path = "-";
   if (!flags->plot.empty()) {
     flags->mode = BenchMode::kPlot;
-    return CheckPlot(*flags);
+    KVASIR_RETURN_IF_ERROR(CheckPlot(*flags));
+    return CheckOutputs(*flags);
   }
   // 0 would mean "no such loop" further on, and run the workloads instead.
   if (app.count("--rate") > 0 && !(flags->bench.loop.rate > 0)) {
@@ -221,6 +231,7 @@ Status CompleteBenchFlags(const CLI::App& app, BenchFlags* flags) {
   } else if (!flags->svg_path.empty()) {
     return InvalidArgument("--svg needs --sweep or --plot", "svg");
   }
+  KVASIR_RETURN_IF_ERROR(CheckOutputs(*flags));
   return flags->bench.Validate();
 }
 

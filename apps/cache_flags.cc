@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/flag_values.h"
 #include "base/units.h"
 
 namespace kvasir {
@@ -44,7 +45,7 @@ CLI::Validator Share() {
 Status CacheFlags::Apply(EngineOptions* engine) const {
   engine->prefix_caching = !no_prefix_caching;
   if (swap_space.empty()) return Status::Ok();
-  KVASIR_ASSIGN_OR_RETURN(engine->swap_bytes, ParseSize(swap_space, "swap-space"));
+  KVASIR_ASSIGN_OR_RETURN(engine->swap_bytes, ParseSize(swap_space, "--swap-space"));
   if (engine->swap_bytes > 0) return Status::Ok();
   return InvalidArgument(
       "--swap-space " + swap_space + ": must be more than 0; --preempt recompute swaps nothing",
@@ -82,9 +83,10 @@ void AddSharingFlags(CLI::App* app, CacheFlags* flags, EngineOptions* engine) {
       ->check(OneOf({"auto", "swap", "recompute"}))
       ->capture_default_str();
   app->add_option(
-      "--swap-space", flags->swap_space,
-      "host memory for swapped sequences, as 512MiB (default: a quarter of the KV pool, "
-      "at most 1 GiB)");
+         "--swap-space", flags->swap_space,
+         "host memory for swapped sequences, as 512MiB (default: a quarter of the KV pool, "
+         "at most 1 GiB)")
+      ->check(NotEmpty());
   app->add_option(
          "--scheduling-policy", engine->scheduling_policy,
          "who is admitted first: fcfs by arrival, priority by the request's priority (lower "

@@ -8,10 +8,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "apps/certify_report.h"
 #include "apps/command.h"
+#include "apps/files.h"
+#include "apps/flag_values.h"
 #include "apps/model_path.h"
 #include "calibrate/calibration.h"
 #include "certify/certifier.h"
@@ -28,6 +29,7 @@ struct CertifyFlags {
   std::vector<std::string> kv_types;
   std::string base = "f16", precision = "exact";
   std::string text_path, svg_path;
+  std::string text;  // what text_path holds
   int32_t max_len = 0, threads = 0;
   uint64_t seed = 1;
   bool quick = false, json = false;
@@ -52,14 +54,17 @@ void AddFlags(CLI::App* app, CertifyFlags* flags) {
       ->check(CLI::Range(1, 2'000'000'000));
   app->add_flag("--quick", flags->quick, "shorter texts: minutes instead of an hour");
   app->add_option("--text", flags->text_path,
-                  "a text file to read instead of what the model writes itself");
+                  "a text file to read instead of what the model writes itself; at most 1 GiB")
+      ->check(NotEmpty());
   app->add_option("--seed", flags->seed, "of the model's own text and of the retrieval questions")
+      ->check(SeedRange())
       ->capture_default_str();
   app->add_option("--threads", flags->threads,
                   "compute threads (default: the physical cores allowed)")
       ->check(CLI::Range(1, 1024));
   app->add_flag("--json", flags->json, "print the certificates as JSON");
-  app->add_option("--svg", flags->svg_path, "write plots of divergence by position to this file");
+  app->add_option("--svg", flags->svg_path, "write plots of divergence by position to this file")
+      ->check(NotEmpty());
   AddConfigFlag(app);
 }
 
@@ -136,15 +141,18 @@ Precision PrecisionOf(const std::string& name) {
   return Precision::kExact;
 }
 
-Status ReadText(const CertifyFlags& flags, const Model& model, CertifyOptions* options) {
+// The files that flags name, before anything that takes long.
+Status CheckFiles(CertifyFlags* flags) {
+  if (!flags->svg_path.empty()) KVASIR_RETURN_IF_ERROR(CheckWritable(flags->svg_path, "--svg"));
+  if (flags->text_path.empty()) return Status::Ok();
+  KVASIR_ASSIGN_OR_RETURN(flags->text, ReadInputFile(flags->text_path, "--text"));
+  return Status::Ok();
+}
+
+Status TokenizeText(const CertifyFlags& flags, const Model& model, CertifyOptions* options) {
   if (flags.text_path.empty()) return Status::Ok();
-  std::ifstream file(flags.text_path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) {
-    return InvalidArgument("--text: cannot read " + flags.text_path, "text");
-  }
   KVASIR_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(model.file()));
-  const auto tokens = tokenizer->Encode(text, SpecialText::kPlain, false);
+  const auto tokens = tokenizer->Encode(flags.text, SpecialText::kPlain, false);
   if (!tokens.ok()) {
     return InvalidArgument("--text " + flags.text_path + ": " + tokens.status().message(), "text");
   }
@@ -159,14 +167,19 @@ Status ReadText(const CertifyFlags& flags, const Model& model, CertifyOptions* o
 Result<CertifyOptions> OptionsOf(const CertifyFlags& flags, const Model& model, Sidecar* sidecar,
                                  Executor& executor, std::vector<std::string>* notes) {
   CertifyOptions options;
+  KVASIR_ASSIGN_OR_RETURN(options.base, ParseCacheFormat(flags.base, "--base"));
   for (const std::string& name : flags.kv_types) {
     KVASIR_ASSIGN_OR_RETURN(const CacheFormat& format, ParseCacheFormat(name, "--kv-type"));
+    if (format == options.base) {
+      return InvalidArgument("--kv-type " + name + ": is what it would be compared with (--base " +
+                                 flags.base + "): nothing to certify",
+                             "kv-type");
+    }
     const Status served = MakeKvLayout(model.config(), format, 16).status();
     if (!served.ok()) return InvalidArgument("--kv-type " + name + ": " + served.message());
     options.formats.push_back(format);
   }
   if (options.formats.empty()) options.formats = FormatsWorthHaving(model.config());
-  KVASIR_ASSIGN_OR_RETURN(options.base, ParseCacheFormat(flags.base, "--base"));
   options.forward.precision = PrecisionOf(flags.precision);
   CalibrationWish wish;
   wish.two_terms = options.forward.precision == Precision::kDefault;
@@ -179,7 +192,7 @@ Result<CertifyOptions> OptionsOf(const CertifyFlags& flags, const Model& model, 
   options.quick = flags.quick;
   options.seed = flags.seed;
   options.stop = &stop_asked;
-  KVASIR_RETURN_IF_ERROR(ReadText(flags, model, &options));
+  KVASIR_RETURN_IF_ERROR(TokenizeText(flags, model, &options));
   return options;
 }
 
@@ -201,9 +214,10 @@ void PrintNotes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) std::cerr << "kvasir: " << note << std::endl;
 }
 
+// *stored: did the certificates reach their file.
 Result<std::vector<Certificate>> Measure(const CertifyFlags& flags, const std::string& path,
                                          const Model& model, Executor& executor,
-                                         std::vector<std::string>* notes) {
+                                         std::vector<std::string>* notes, bool* stored) {
   Sidecar sidecar(path, model.fingerprint());
   KVASIR_ASSIGN_OR_RETURN(CertifyOptions options,
                           OptionsOf(flags, model, &sidecar, executor, notes));
@@ -219,12 +233,14 @@ Result<std::vector<Certificate>> Measure(const CertifyFlags& flags, const std::s
                                             ", the same command goes on from there");
   }
   if (!certificates.ok()) return certificates.status();
-  if (const Status stored = StoreCertificates(*certificates, &sidecar); !stored.ok()) {
-    notes->push_back("the certificates could not be stored: " + stored.message());
+  const Status store = StoreCertificates(*certificates, &sidecar);
+  *stored = store.ok();
+  if (!store.ok()) {
+    notes->push_back("the certificates could not be stored: " + store.message());
   } else {
     notes->push_back("certificates stored in " + sidecar.path());
+    Remove(work);
   }
-  Remove(work);
   return certificates;
 }
 
@@ -238,8 +254,9 @@ int Certify(const CertifyFlags& flags) {
   const Result<std::unique_ptr<Model>> model = Model::Load(*path, executor);
   if (!model.ok()) return Fail(model.status());
   std::vector<std::string> notes;
+  bool stored = false;
   const Result<std::vector<Certificate>> certificates =
-      Measure(flags, *path, **model, executor, &notes);
+      Measure(flags, *path, **model, executor, &notes, &stored);
   PrintNotes(notes);
   if (!certificates.ok()) return Fail(certificates.status());
   CertifyReport report;
@@ -253,7 +270,7 @@ int Certify(const CertifyFlags& flags) {
     std::cout << CertifyTable(report) << std::flush;
   }
   if (const Status written = WriteSvg(flags.svg_path, report); !written.ok()) return Fail(written);
-  return (*certificates)[0].control_failed ? kExitOk : kExitFailure;
+  return FinishOutput((*certificates)[0].control_failed && stored ? kExitOk : kExitFailure);
 }
 
 }  // namespace
@@ -263,7 +280,9 @@ int CertifyCommand(int argc, const char* const* argv) {
       "What smaller cache formats do to a model: KL divergence, greedy texts and retrieval against "
       "the same weights with\na 16-bit cache, a verdict for each, and a certificate beside the "
       "model that --kv-type auto reads. Ctrl-C keeps what is\nfinished, and the same command goes "
-      "on from there. Exit code 1 also if the negative control passes.",
+      "on from there. Exit code 1 also if the negative control passes or the certificates cannot "
+      "be "
+      "stored.",
       "kvasir certify");
   app.footer(
       "Examples:\n  kvasir certify demo --quick\n"
@@ -273,6 +292,7 @@ int CertifyCommand(int argc, const char* const* argv) {
   AddFlags(&app, &flags);
   int exit_code = 0;
   if (!ParseFlags(&app, argc, argv, &exit_code)) return exit_code;
+  if (const Status files = CheckFiles(&flags); !files.ok()) return Fail(files);
   return Certify(flags);
 }
 

@@ -7,6 +7,7 @@
 
 #include "apps/chat_session.h"
 #include "apps/command.h"
+#include "apps/flag_values.h"
 #include "apps/line_reader.h"
 #include "apps/loaded_model.h"
 #include "apps/log.h"
@@ -56,8 +57,9 @@ void AddSamplingFlags(CLI::App* app, ChatFlags* flags) {
       ->check(CLI::Range(1, 2'000'000'000));
   app->add_option("--stop", flags->chat.stop, "text that ends an answer; may be repeated");
   app->add_option_function<uint64_t>(
-      "--seed", [sampling](uint64_t seed) { sampling->seed = seed; },
-      "sampling seed (default: random)");
+         "--seed", [sampling](uint64_t seed) { sampling->seed = seed; },
+         "sampling seed (default: random)")
+      ->check(SeedRange());
 }
 
 void AddFlags(CLI::App* app, ChatFlags* flags) {

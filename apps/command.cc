@@ -41,6 +41,13 @@ int Fail(const Status& status) {
   return ExitCodeOf(status);
 }
 
+int FinishOutput(int exit_code) {
+  std::cout.flush();
+  if (std::cout) return exit_code;
+  std::cerr << "kvasir: standard output could not be written in full" << std::endl;
+  return exit_code == kExitOk ? kExitFailure : exit_code;
+}
+
 bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code) {
   try {
     app->parse(argc, argv);
@@ -48,7 +55,7 @@ bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help
       app->exit(error, std::cout, std::cerr);
-      *exit_code = kExitOk;
+      *exit_code = FinishOutput(kExitOk);
       return false;
     }
     const std::string what = Explain(error);

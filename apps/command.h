@@ -30,6 +30,10 @@ ExitCode ExitCodeOf(const Status& status);
 // One line on standard error; returns the exit code.
 int Fail(const Status& status);
 
+// At the end of a command that prints a report: if standard output did not take all of it, one line
+// on standard error and kExitFailure instead of kExitOk.
+int FinishOutput(int exit_code);
+
 // Parses into the app. False: return *exit_code (help was shown, or the usage was wrong).
 bool ParseFlags(CLI::App* app, int argc, const char* const* argv, int* exit_code);
 

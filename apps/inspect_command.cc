@@ -116,6 +116,12 @@ std::string Printable(const Json& value, size_t limit) {
   return text;
 }
 
+std::string Indented(const std::string& lines) {
+  std::string text = "  ";
+  for (const char c : lines) text += c == '\n' ? "\n  " : std::string(1, c);
+  return text;
+}
+
 void PrintText(const Json& report) {
   std::cout << Printable(report["path"], 4096) << ": GGUF v" << report["gguf_version"] << ", "
             << FormatSize(report["file_bytes"].get<uint64_t>()) << "\n\nmetadata\n";
@@ -146,7 +152,8 @@ void PrintText(const Json& report) {
   const Json& kv = report["kv"];
   std::cout << "\nKV cache (K " << kv["k_type"].get<std::string>() << ", V "
             << kv["v_type"].get<std::string>() << ", blocks of " << kv["block_tokens"]
-            << " tokens)\n  " << kv["layers"].get<std::string>() << "\n  bytes per token "
+            << " tokens)\n"
+            << Indented(kv["layers"].get<std::string>()) << "\n  bytes per token "
             << kv["bytes_per_token"].get<double>() << ", per block " << kv["block_bytes"]
             << ", for the whole context "
             << FormatSize(static_cast<uint64_t>(kv["bytes_per_context"].get<double>())) << "\n";
@@ -161,10 +168,11 @@ Status FillReport(const std::string& model, const KvFlags& kv, Json* report) {
   (*report)["config"] = ConfigJson(config);
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec k_spec, ParseKvTypeSpec(kv.type_k(), "--kv-type-k"));
   KVASIR_ASSIGN_OR_RETURN(const KvTypeSpec v_spec, ParseKvTypeSpec(kv.type_v(), "--kv-type-v"));
-  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvPair> types,
-                          ResolveKvTypes(k_spec, v_spec, static_cast<int>(config.cache.size())));
+  Result<std::vector<KvPair>> types =
+      ResolveKvTypes(k_spec, v_spec, static_cast<int>(config.cache.size()));
+  if (!types.ok()) return kv.NameFlag(types.status());
   KVASIR_ASSIGN_OR_RETURN(const KvLayout layout,
-                          KvLayout::Make(config.cache, kv.block_size, types));
+                          KvLayout::Make(config.cache, kv.block_size, *types));
   (*report)["kv"] = LayoutJson(layout, kv, config.context);
   return Status::Ok();
 }
@@ -199,7 +207,7 @@ int InspectCommand(int argc, const char* const* argv) {
   } else if (!report.is_null()) {
     PrintText(report);
   }
-  return status.ok() ? kExitOk : Fail(status);
+  return FinishOutput(status.ok() ? kExitOk : Fail(status));
 }
 
 }  // namespace kvasir

@@ -48,6 +48,16 @@ class LoadLine {
   const char* what_ = nullptr;
 };
 
+// The engine's error in the words of the command line.
+Status Explain(const Status& status, const ModelFlags& flags) {
+  if (status.code() == StatusCode::kOutOfMemory && !flags.cache.swap_space.empty() &&
+      status.message().find("--swap-space") != std::string::npos) {
+    return OutOfMemory(status.message() + ": " + FormatSize(FreeMemoryBytes()) +
+                       " of memory are free beside the model and the KV pool");
+  }
+  return flags.kv.NameFlag(status);
+}
+
 }  // namespace
 
 Status ModelFlags::Complete() {
@@ -92,7 +102,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   options.kv_quality = flags.kv.kv_quality;
   options.kv_blocks = flags.kv.kv_blocks;
   if (!flags.kv.kv_mem.empty()) {
-    KVASIR_ASSIGN_OR_RETURN(options.kv_bytes, ParseSize(flags.kv.kv_mem, "kv-mem"));
+    KVASIR_ASSIGN_OR_RETURN(options.kv_bytes, ParseSize(flags.kv.kv_mem, "--kv-mem"));
   }
   options.engine = flags.engine;
 
@@ -100,10 +110,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
   loaded->name_ = flags.served_name.empty() ? ModelStem(options.model_path) : flags.served_name;
   {
     LoadLine line(loaded->name_);
-    KVASIR_ASSIGN_OR_RETURN(
-        loaded->stack_,
-        CpuStack::Make(options, observer,
-                       [&line](const char* what, double fraction) { line.Show(what, fraction); }));
+    auto stack = CpuStack::Make(options, observer, [&line](const char* what, double fraction) {
+      line.Show(what, fraction);
+    });
+    if (!stack.ok()) return Explain(stack.status(), flags);
+    loaded->stack_ = std::move(stack).value();
   }
   for (const std::string& note : loaded->stack_->notes()) spdlog::info("{}", note);
   const GgufFile& file = loaded->stack_->model().file();
@@ -119,6 +130,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(ModelFlags flags, StepObs
     return chat_template.status();
   }
   const int32_t context = loaded->engine().info().max_model_len;
+  loaded->wanted_model_len_ = flags.engine.max_model_len > 0
+                                  ? flags.engine.max_model_len
+                                  : loaded->stack_->model().config().context;
   if (flags.engine.max_model_len > context) {
     spdlog::warn("--max-model-len {} is cut to {}: the KV pool holds no more tokens (--kv-mem)",
                  flags.engine.max_model_len, context);
@@ -138,6 +152,7 @@ ServedModel LoadedModel::served() const {
   served.tokenizer = tokenizer_.get();
   served.chat_template = chat_template_.get();
   served.clock = &clock_;
+  served.wanted_model_len = wanted_model_len_;
   served.created_unix_s = static_cast<int64_t>(std::time(nullptr));
   return served;
 }

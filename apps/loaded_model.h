@@ -52,6 +52,7 @@ class LoadedModel {
  private:
   LoadedModel() = default;
   std::string name_;
+  int32_t wanted_model_len_ = 0;
   std::unique_ptr<CpuStack> stack_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // after tokenizer_, which it refers to

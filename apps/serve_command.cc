@@ -9,6 +9,7 @@
 
 #include "apps/api_keys.h"
 #include "apps/command.h"
+#include "apps/flag_values.h"
 #include "apps/loaded_model.h"
 #include "apps/log.h"
 #include "apps/model_path.h"
@@ -48,10 +49,12 @@ void AddNetworkFlags(CLI::App* app, ServeFlags* flags) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   app->add_option("--served-model-name", flags->model.served_name,
-                  "name in /v1/models (default: the file's stem)");
+                  "name in /v1/models (default: the file's stem)")
+      ->check(NotEmpty());
   app->add_option("--api-key", server->api_keys,
                   "bearer token that opens the API; may be repeated");
-  app->add_option("--api-key-file", flags->api_key_file, "file with one bearer token a line");
+  app->add_option("--api-key-file", flags->api_key_file, "file with one bearer token a line")
+      ->check(NotEmpty());
   app->add_flag("--api-key-tenants", server->api_key_tenants,
                 "each API key has a cache of its own, as with a cache_salt; the first key is the "
                 "operator's");
@@ -69,8 +72,10 @@ void AddEngineFlags(CLI::App* app, ServeFlags* flags) {
   EngineOptions* engine = &flags->model.engine;
   app->add_option("--max-num-seqs", engine->max_num_seqs, "sequences running at once")
       ->capture_default_str();
-  app->add_option("--max-num-batched-tokens", engine->max_num_batched_tokens,
-                  "token budget of a step")
+  app->add_option(
+         "--max-num-batched-tokens", engine->max_num_batched_tokens,
+         "token budget of a step; 0: 512, fewer if their scratch would take more than 1/16 "
+         "of free memory")
       ->capture_default_str();
   app->add_option("--max-queue", engine->max_queue, "waiting requests; beyond: 429")
       ->capture_default_str();
@@ -85,7 +90,8 @@ void AddFlags(CLI::App* app, ServeFlags* flags) {
   AddNetworkFlags(app, flags);
   AddEngineFlags(app, flags);
   app->add_option("--seed", flags->seed,
-                  "sampling seed for requests that give none (default: random)");
+                  "sampling seed for requests that give none (default: random)")
+      ->check(SeedRange());
   app->add_option("--log-level", flags->log_level, "trace, debug, info, warn, error, off")
       ->capture_default_str();
   app->add_option("--log-format", flags->log_format, "text or json")->capture_default_str();

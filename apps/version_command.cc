@@ -47,7 +47,7 @@ int VersionCommand(int argc, const char* const* argv) {
                                         {"kv_types", KvTypesServedList()}};
     std::cout << out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
               << std::endl;
-    return kExitOk;
+    return FinishOutput(kExitOk);
   }
   std::cout << "kvasir " KVASIR_VERSION "\nisa        " << IsaName(CurrentIsa())
             << " (supported here:";
@@ -55,7 +55,7 @@ int VersionCommand(int argc, const char* const* argv) {
   std::cout << ")\ncompiler   " << kCompiler << "\ncpu        " << CpuModelName() << ", "
             << PhysicalCores() << " cores for this process\nweights    " << WeightTypesServedList()
             << "\nKV cache   " << KvTypesServedList() << std::endl;
-  return kExitOk;
+  return FinishOutput(kExitOk);
 }
 
 }  // namespace kvasir

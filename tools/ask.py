@@ -59,10 +59,18 @@ def main():
     per_token, blocks = metric(metrics, "kvasir_kv_bytes_per_token"), metric(metrics, "kvasir_kv_blocks_total")
     figures = "prompt %d tokens, %d of them cached" % (prompt, cached)
     if per_token:
-        figures += "; %.1f KiB of KV a token" % (per_token / 1024)
+        figures += "; %.1f KiB of KV a token%s" % (per_token / 1024, formats(metrics))
     if blocks:
         figures += "; pool of %d blocks, %d free" % (blocks, free(metrics))
     print("  cache   " + figures, flush=True)
+
+
+def formats(metrics):
+    """" in i8", " in i8/i4" (K/V), or nothing if the server does not say."""
+    k, v = (re.search(r'^vllm:cache_config_info\{[^}]*cache_dtype_%s="([^"]*)"' % half, metrics, re.M) for half in "kv")
+    if not k or not v:
+        return ""
+    return " in " + (k[1] if k[1] == v[1] else k[1] + "/" + v[1])
 
 
 def free(metrics):

@@ -75,13 +75,13 @@ std::string KvQuickCheck::WhyNot(KvQuality quality) const {
 }
 
 std::vector<Certificate> CertificatesThatCount(std::vector<Certificate> certificates,
-                                               const ModelConfig& config,
+                                               const ModelConfig& config, KvQuality quality,
                                                std::vector<std::string>* notes) {
   const int32_t enough = std::min(config.context, kLongText);
   std::vector<Certificate> counting;
   for (Certificate& certificate : certificates) {
     const bool seen = !certificate.settings.quick && certificate.settings.max_len >= enough;
-    if (BelowEightBits(certificate.format) && !seen) {
+    if (BelowEightBits(certificate.format) && !seen && certificate.Passes(quality)) {
       if (notes != nullptr) {
         notes->push_back("the certificate of " + certificate.name() +
                          " does not count: fewer than eight bits need one without --quick and with "
@@ -129,7 +129,7 @@ Result<KvChoice> ChooseKvType(const Model& model, Sidecar* sidecar, KvQuality qu
                               const std::function<void(double fraction)>& progress,
                               std::vector<std::string>* notes) {
   const std::vector<Certificate> certificates =
-      CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), notes);
+      CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), quality, notes);
   std::vector<CacheFormat> possible = {F16()};
   for (const Certificate& certificate : certificates) possible.push_back(certificate.format);
   possible.push_back(I8());
@@ -172,17 +172,17 @@ Result<KvDecision> DecideKv(const Model& model, const std::string& k, const std:
     KVASIR_ASSIGN_OR_RETURN(
         KvChoice choice, ChooseKvType(model, sidecar, quality, forward, executor, progress, notes));
     decision.format = std::move(choice.format);
-    decision.verdict = StandingOf(
-        CertificatesThatCount(LoadCertificates(*sidecar, nullptr), model.config(), nullptr),
-        decision.format, quality);
+    decision.verdict = StandingOf(CertificatesThatCount(LoadCertificates(*sidecar, nullptr),
+                                                        model.config(), quality, nullptr),
+                                  decision.format, quality);
     if (decision.verdict.standing == KvStanding::kUnknown) decision.verdict.text = choice.reason;
     notes->push_back("--kv-type auto takes " + choice.reason);
     return decision;
   }
   KVASIR_ASSIGN_OR_RETURN(decision.format, ParseCacheFormat(k + "/" + v, "--kv-type"));
-  decision.verdict =
-      StandingOf(CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), notes),
-                 decision.format, quality);
+  decision.verdict = StandingOf(
+      CertificatesThatCount(LoadCertificates(*sidecar, notes), model.config(), quality, notes),
+      decision.format, quality);
   if (decision.verdict.standing == KvStanding::kFailed) {
     notes->push_back("KV format " + CacheFormatName(decision.format) + " " + decision.verdict.text +
                      "; served all the same, since it was asked for");

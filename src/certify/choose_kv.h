@@ -41,10 +41,11 @@ KvChoice ChooseCacheFormat(std::span<const Certificate> certificates, KvQuality 
                            std::span<const CacheFormat> possible, const KvQuickCheck* check);
 // Those of `certificates` that count for a model of this shape, their bytes per token computed
 // anew: what four bits do to long texts must have been looked at, so a certificate of less than
-// eight bits needs texts of 4,096 tokens (or of the model's context) and no --quick. A note for
-// each other.
+// eight bits passes `quality` only with texts of 4,096 tokens (or of the model's context) and no
+// --quick; one that fails counts however short it was. A note for each that does not count (may be
+// null).
 std::vector<Certificate> CertificatesThatCount(std::vector<Certificate> certificates,
-                                               const ModelConfig& config,
+                                               const ModelConfig& config, KvQuality quality,
                                                std::vector<std::string>* notes);
 
 // Would ChooseCacheFormat look at a check?

@@ -70,7 +70,8 @@ TEST(CertificatesThatCount, FourBitsNeedLongTexts) {
   const auto names = [&](const std::vector<Certificate>& from, const ModelConfig& shape) {
     notes.clear();
     std::string all;
-    for (const Certificate& c : CertificatesThatCount(from, shape, &notes)) all += c.name() + " ";
+    for (const Certificate& c : CertificatesThatCount(from, shape, KvQuality::kSmall, &notes))
+      all += c.name() + " ";
     return all;
   };
   const std::vector<Certificate> quick = {
@@ -85,13 +86,14 @@ TEST(CertificatesThatCount, FourBitsNeedLongTexts) {
   ASSERT_EQ(notes.size(), 1U);
   EXPECT_NE(notes[0].find("4096 tokens"), std::string::npos) << notes[0];
   EXPECT_EQ(names(full, SmallShape(256)), "i8 i4 ") << "the model sees no longer texts";
+  EXPECT_EQ(names({Make(kI4, 4.5, 0.5, true)}, config), "i4 ") << "that it fails, it has seen";
 }
 
 // What the file says of sizes is not believed.
 TEST(CertificatesThatCount, BytesAreComputed) {
   const ModelConfig config = SmallShape(8192);
   const std::vector<Certificate> counted =
-      CertificatesThatCount({Make(kI8, 1, 0.0003)}, config, nullptr);
+      CertificatesThatCount({Make(kI8, 1, 0.0003)}, config, KvQuality::kStrict, nullptr);
   ASSERT_EQ(counted.size(), 1U);
   EXPECT_EQ(counted[0].bytes_per_token, MakeKvLayout(config, kI8, 16)->bytes_per_token());
 }

@@ -42,6 +42,7 @@ std::string KvTypeSpec::Text() const {
 
 Result<std::vector<KvType>> KvTypeSpec::Layers(int layers, std::string_view field) const {
   std::vector<KvType> types(static_cast<size_t>(layers), type);
+  std::vector<bool> excepted(types.size());
   for (const Part& part : parts) {
     const int first = part.first < 0 ? part.first + layers : part.first;
     const int last = part.last < 0 ? part.last + layers : part.last;
@@ -51,7 +52,16 @@ Result<std::vector<KvType>> KvTypeSpec::Layers(int layers, std::string_view fiel
                                  " layers",
                              std::string(field));
     }
-    for (int i = first; i <= last; ++i) types[static_cast<size_t>(i)] = part.type;
+    for (auto i = static_cast<size_t>(first); i <= static_cast<size_t>(last); ++i) {
+      if (excepted[i] && types[i] != part.type) {
+        return InvalidArgument(std::string(field) + ": layer " + std::to_string(i) +
+                                   " is to be both " + std::string(KvTypeName(types[i])) + " and " +
+                                   std::string(KvTypeName(part.type)),
+                               std::string(field));
+      }
+      types[i] = part.type;
+      excepted[i] = true;
+    }
   }
   return types;
 }
@@ -84,8 +94,8 @@ Result<KvTypeSpec> ParseKvTypeSpec(std::string_view text, std::string_view field
 }
 
 Result<std::vector<KvPair>> ResolveKvTypes(const KvTypeSpec& k, const KvTypeSpec& v, int layers) {
-  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvType> k_types, k.Layers(layers, "--kv-type-k"));
-  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvType> v_types, v.Layers(layers, "--kv-type-v"));
+  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvType> k_types, k.Layers(layers, "K"));
+  KVASIR_ASSIGN_OR_RETURN(const std::vector<KvType> v_types, v.Layers(layers, "V"));
   std::vector<KvPair> pairs(k_types.size());
   for (size_t i = 0; i < pairs.size(); ++i) {
     pairs[i] = {k_types[i], v_types[i]};
@@ -94,7 +104,7 @@ Result<std::vector<KvPair>> ResolveKvTypes(const KvTypeSpec& k, const KvTypeSpec
                                std::string(KvTypeName(pairs[i].k)) + " with V in " +
                                std::string(KvTypeName(pairs[i].v)) + " is not served; served are " +
                                KvPairsServedList(),
-                           "--kv-type-k");
+                           "K");
   }
   return pairs;
 }

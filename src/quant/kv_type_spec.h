@@ -4,7 +4,7 @@
 //   i4,layers=0-1:i8,-2--1:i8         the first two and the last two in i8
 //
 // Layers count from 0; negative ones from the end (-1 is the last). `A-B` includes both, `A` alone
-// is one layer; later parts overrule earlier ones.
+// is one layer. No layer may be given two different formats.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct KvTypeSpec {
   std::vector<Part> parts;
 
   std::string Text() const;  // canonical names: "i4,layers=0-1:i8"
-  // One per layer. A part outside the model's layers is an error that names it.
+  // One per layer. Parts outside the model and layers of two formats are errors that begin `field`.
   Result<std::vector<KvType>> Layers(int layers, std::string_view field) const;
 };
 
@@ -34,7 +34,7 @@ struct KvTypeSpec {
 Result<KvTypeSpec> ParseKvTypeSpec(std::string_view text, std::string_view field);
 
 // K and V of every layer; a pair without kernels is an error that names the first such layer and
-// lists what works.
+// lists what works. The field of an error is "K" or "V"; the flag behind it only the caller knows.
 struct KvPair {
   KvType k = KvType::kF16;
   KvType v = KvType::kF16;

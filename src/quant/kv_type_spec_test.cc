@@ -39,6 +39,18 @@ TEST(KvTypeSpec, LayersThatAreNotThere) {
   }
 }
 
+TEST(KvTypeSpec, ALayerOfTwoFormatsIsRefused) {
+  const auto layers = [](const char* text, int count) {
+    return ParseKvTypeSpec(text, "f")->Layers(count, "--kv-type");
+  };
+  const auto refused = layers("i8,layers=0-1:i8,1-2:i4", 8);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().message(), "--kv-type: layer 1 is to be both i8 and i4");
+  EXPECT_FALSE(layers("f16,layers=-1:f32,7:bf16", 8).ok());
+  EXPECT_TRUE(layers("f16,layers=-1:f32,7:bf16", 9).ok());
+  EXPECT_TRUE(layers("i4,layers=0-1:i8,-2--1:i8", 3).ok());  // the same format twice
+}
+
 TEST(KvTypeSpec, PairsWithoutKernelsAreRefusedWithTheirLayer) {
   const auto k = ParseKvTypeSpec("i8,layers=2:i4", "f");
   const auto v = ParseKvTypeSpec("i8", "f");

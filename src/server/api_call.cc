@@ -54,10 +54,15 @@ void ReadSeed(FieldReader* in, const CallLimits& limits, SamplingParams* out) {
     out->seed = value->get<uint64_t>();
     return;
   }
-  int64_t seed = 0;
-  if (in->Int("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
-              &seed))
-    out->seed = static_cast<uint64_t>(seed);
+  // Negative ones are taken for their two's complement.
+  if (const std::optional<int64_t> seed = ExactInt(*value); seed) {
+    out->seed = static_cast<uint64_t>(*seed);
+  } else {
+    in->Fail("seed", "must be a whole number from " +
+                         std::to_string(std::numeric_limits<int64_t>::min()) + " to " +
+                         std::to_string(std::numeric_limits<uint64_t>::max()) + ", not " +
+                         Describe(*value));
+  }
 }
 
 void ReadSampling(FieldReader* in, const CallLimits& limits, ApiCall* call) {

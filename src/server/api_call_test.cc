@@ -150,6 +150,23 @@ TEST(ApiCallTest, WrongWordsToTheCacheNameTheirField) {
   for (const auto& [field, members] : bad) EXPECT_EQ(FieldOf(members), field) << members;
 }
 
+TEST(ApiCallTest, MessagesAgreeWithWhatIsAccepted) {
+  EXPECT_EQ(Parse(R"({"prompt":"x","seed":18446744073709551615})")->sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(Parse(R"({"prompt":"x","seed":-9223372036854775808})")->sampling.seed,
+            uint64_t{1} << 63);
+  for (const char* seed : {"18446744073709551616", "-9223372036854775809", "\"5\""}) {
+    const Status status = Parse(R"({"prompt":"x","seed":)" + std::string(seed) + "}").status();
+    EXPECT_EQ(status.field(), "seed");
+    EXPECT_TRUE(status.message().starts_with(
+        "seed: must be a whole number from -9223372036854775808 to 18446744073709551615, not "))
+        << status.message();
+  }
+  EXPECT_EQ(Parse(R"({"prompt":"x","kv_hint":{"ttl_s":-1}})").status().message(),
+            "kv_hint.ttl_s: must be a number above 0 to 1000000000, not -1");
+  EXPECT_EQ(Parse(R"({"prompt":"x","top_p":-0.5})").status().message(),
+            "top_p: must be a number above 0 to 1, not -0.5");
+}
+
 TEST(ApiCallTest, WhatTheCacheIsTold) {
   const Result<ApiCall> plain = Parse(R"({"prompt":"x"})");
   ASSERT_TRUE(plain.ok());

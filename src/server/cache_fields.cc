@@ -54,7 +54,7 @@ void ReadCacheFields(FieldReader* in, CacheWish* wish) {
   if (inner.Number("ttl_s", 0, 1e9, &ttl_s, true)) wish->ttl_s = static_cast<double>(ttl_s);
   ReadSession(&inner, &wish->session);
   inner.Bool("last_use", &wish->last_use);
-  if (!inner.status().ok()) in->Fail("kv_hint", inner.status().message());
+  if (!inner.status().ok()) in->FailWith(inner.status(), "kv_hint");
 }
 
 }  // namespace kvasir

@@ -1,7 +1,7 @@
 #include "server/field_reader.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace kvasir {
@@ -9,8 +9,9 @@ namespace {
 
 std::string FormatNumber(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
+  const auto [end, error] =
+      std::to_chars(text, text + sizeof text, value, std::chars_format::fixed);
+  return error == std::errc() ? std::string(text, end) : std::to_string(value);
 }
 
 }  // namespace
@@ -52,6 +53,11 @@ void FieldReader::Fail(std::string_view name, const std::string& message) {
   if (!status_.ok()) return;
   const std::string field = prefix_ + std::string(name);
   status_ = InvalidArgument(field + ": " + message, field);
+}
+
+void FieldReader::FailWith(const Status& inner, std::string_view name) {
+  if (!status_.ok()) return;
+  status_ = Status(inner.code(), inner.message(), prefix_ + std::string(name));
 }
 
 bool FieldReader::Int(std::string_view name, int64_t low, int64_t high, int64_t* out) {

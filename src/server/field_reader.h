@@ -36,6 +36,8 @@ class FieldReader {
                std::vector<std::string>* out);
 
   void Fail(std::string_view name, const std::string& message);
+  // What the reader of a member said, whose message names the member in full.
+  void FailWith(const Status& inner, std::string_view name);
   const Status& status() const { return status_; }
 
  private:

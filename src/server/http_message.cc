@@ -16,7 +16,9 @@ const char* TypeOf(int status) {
 // Codes that client libraries look at.
 std::string CodeOf(const Status& status) {
   if (status.code() == StatusCode::kNotFound && status.field() == "model") return "model_not_found";
-  if (status.message().rfind(kContextLengthMessage, 0) == 0) return "context_length_exceeded";
+  for (const char* begin : {kContextLengthMessage, kPoolLengthMessage}) {
+    if (status.message().starts_with(begin)) return "context_length_exceeded";
+  }
   return {};
 }
 

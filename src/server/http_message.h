@@ -32,6 +32,7 @@ struct HttpResponse {
 
 // How messages about a prompt that does not fit begin; they get the code context_length_exceeded.
 inline constexpr const char* kContextLengthMessage = "This model's maximum context length is ";
+inline constexpr const char* kPoolLengthMessage = "This server's KV pool holds ";
 
 // {"error":{"message","type","param","code"}}, OpenAI's shape, for each kind of failure.
 int HttpStatusOf(const Status& status);

@@ -47,13 +47,19 @@ PromptBuilder::PromptBuilder(const ServedModel& model)
       context_(model.ContextTokens()),
       token_bytes_max_(LongestToken(*model.tokenizer)) {}
 
+std::string PromptBuilder::Limit() const {
+  const std::string tokens = std::to_string(context_) + " tokens";
+  if (model_.wanted_model_len <= context_) return kContextLengthMessage + tokens + ". However, ";
+  return kPoolLengthMessage + tokens + " (--kv-mem), fewer than this model's context of " +
+         std::to_string(model_.wanted_model_len) + ". However, ";
+}
+
 // A text so long that it cannot fit whatever its tokens are is not tokenised.
 Status PromptBuilder::CheckBytes(size_t bytes, const char* field) const {
   const size_t tokens_min = bytes / token_bytes_max_;
   if (tokens_min <= static_cast<size_t>(context_)) return Status::Ok();
-  return InvalidArgument(kContextLengthMessage + std::to_string(context_) +
-                             " tokens. However, your prompt has at least " +
-                             std::to_string(tokens_min) + " tokens (" + std::to_string(bytes) +
+  return InvalidArgument(Limit() + "your prompt has at least " + std::to_string(tokens_min) +
+                             " tokens (" + std::to_string(bytes) +
                              " bytes). Please reduce the length of the prompt.",
                          field);
 }
@@ -125,7 +131,7 @@ Result<std::vector<TokenId>> PromptBuilder::EncodeChat(const ChatPromptFields& f
 
 Result<int32_t> PromptBuilder::MaxTokens(int64_t prompt_tokens, std::optional<int32_t> max_tokens,
                                          int32_t default_tokens) const {
-  const std::string limit = kContextLengthMessage + std::to_string(context_) + " tokens. However, ";
+  const std::string limit = Limit();
   if (prompt_tokens >= context_)
     return InvalidArgument(limit + "your prompt has " + std::to_string(prompt_tokens) +
                                " tokens, which leaves no room for an answer. Please reduce the "

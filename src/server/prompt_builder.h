@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -34,6 +35,7 @@ class PromptBuilder {
   static constexpr size_t kEncodeBytesMax = 2u << 20;
   static constexpr int64_t kLogprobEntriesMax = 500'000;  // of one answer, about 440 bytes each
 
+  std::string Limit() const;  // the sentence about the context that refusals begin with
   Status CheckBytes(size_t bytes, const char* field) const;
   Status CheckAnswerSize(const std::vector<GenerationParams>& generations, bool stream) const;
   Status EncodeBadWords(const ApiCall& call, SamplingParams* sampling) const;

@@ -22,6 +22,9 @@ struct ServedModel {
   int64_t created_unix_s = 0;
   int32_t max_model_len = 0;  // prompt + output tokens; 0: worker->info().max_model_len
 
+  // What max_model_len would be if the KV pool were large enough; 0: it is.
+  int32_t wanted_model_len = 0;
+
   int32_t ContextTokens() const {
     return max_model_len > 0 ? max_model_len : worker->info().max_model_len;
   }

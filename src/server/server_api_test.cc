@@ -236,6 +236,30 @@ TEST_F(ServerApiTest, SeveralPromptsAndChoices) {
   EXPECT_EQ(plain["usage"]["completion_tokens"], 4 + 4 + 3 + 3);
 }
 
+TEST(ServerContextTest, APoolThatIsSmallerThanTheModelIsNamed) {
+  FakeWorkerOptions options;
+  options.context = 256;
+  for (const int32_t model_len : {0, 256, 8192}) {
+    const TestServer server(options, {}, false, model_len);
+    // Counted, asked for, and too long to be counted.
+    for (const std::string& body : {Json({{"prompt", std::vector<int>(300, 'a')}}).dump(),
+                                    std::string(R"({"prompt":"ab","max_tokens":400})"),
+                                    R"({"prompt":")" + std::string(1 << 20, 'a') + "\"}"}) {
+      const TestReply reply = server.Post("/v1/completions", body);
+      EXPECT_EQ(reply.status, 400);
+      EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded");
+      const std::string message = reply.json()["error"]["message"];
+      const bool pool = message.starts_with(
+          "This server's KV pool holds 256 tokens (--kv-mem), fewer than this model's context of "
+          "8192. However, ");
+      const bool model =
+          message.starts_with("This model's maximum context length is 256 tokens. However, ");
+      EXPECT_EQ(pool, model_len == 8192) << message;
+      EXPECT_EQ(model, model_len != 8192) << message;
+    }
+  }
+}
+
 TEST(ServerContextTest, TheEdgeOfTheContext) {
   FakeWorkerOptions options;
   options.context = 256;

@@ -108,7 +108,7 @@ inline bool Eventually(const std::function<bool()>& holds) {
 
 struct TestServer {
   explicit TestServer(FakeWorkerOptions worker_options = {}, ServerOptions options = {},
-                      bool add_bos = false)
+                      bool add_bos = false, int32_t wanted_model_len = 0)
       : worker(worker_options), tokenizer(MakeTestTokenizer(add_bos)), metrics("m") {
     auto made = ChatTemplate::Make(kDefaultChatTemplate, *tokenizer);
     KVASIR_CHECK(made.ok());
@@ -120,6 +120,7 @@ struct TestServer {
     model.worker = &worker;
     model.tokenizer = tokenizer.get();
     model.chat_template = chat_template.get();
+    model.wanted_model_len = wanted_model_len;
     auto started = Server::Start(options, model, &metrics);
     KVASIR_CHECK(started.ok());
     server = std::move(started).value();

@@ -106,7 +106,7 @@ def usage(t):
                          (("--trace", "/nonexistent"), b"--trace"), (("--trace-scale", "2"), b"--trace"), (("--turns", "0"), b"--turns"),
                          (("--svg", "x.svg"), b"--svg"), (("--plot", report), b"--svg"),
                          (("--plot", report, "--svg", report + ".svg"), b"no report"),
-                         (("--plot", "/nonexistent", "--svg", report + ".svg"), b"cannot read"),
+                         (("--plot", "/nonexistent", "--svg", report + ".svg"), b"cannot be read"),
                          (("--plot", report, "--svg", "x.svg", "--label", "a", "--label", "b"), b"--label")):
         r = t.run("bench", "--url", "http://127.0.0.1:1", *flags)
         t.check(r.returncode == 2 and words in r.stderr and r.stderr.count(b"\n") == 1,

@@ -90,6 +90,25 @@ def void(t):
     t.check(b"VOID" in r.stdout and b"PASSES a budget" in r.stdout, "table: %r" % r.stdout[-500:])
 
 
+@test("kvasir certify: exit code 1 if certificates cannot be stored, or standard output is full")
+def lost(t):
+    path = own_copy(t, "stories", "certify-lost")
+    os.makedirs(os.path.join(os.path.dirname(path), "m.kvasir.json", "in the way"))
+    no_folder = os.path.join(t.tmp, "no-folder")
+    with open(no_folder, "w", encoding="utf-8"):
+        pass
+    command = ("certify", path, *QUICK, "--kv-type", "bf16", "--json")
+    r = t.run(*command, timeout=600, env=dict(os.environ, XDG_CACHE_HOME=no_folder))
+    t.check(b"could not be stored" in r.stderr, "message: %r" % r.stderr[-300:])
+    t.equal(r.returncode, 1, "exit code when nothing is stored")
+    t.check(json.loads(r.stdout)["certificates"], "the report is shown all the same")
+    for arguments in (("certify", own_copy(t, "stories", "certify-full"), *command[2:]), ("inspect", path, "--json"), ("inspect", path)):
+        with open("/dev/full", "wb") as full:
+            r = subprocess.run([t.binary, *arguments], stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=600)
+        t.equal(r.returncode, 1, "%s: exit code on a full disk" % (arguments,))
+        t.check(b"standard output" in r.stderr, "%s: %r" % (arguments, r.stderr[-300:]))
+
+
 @test("kvasir certify: the user's text; what is refused")
 def texts(t):
     path = own_copy(t, "stories", "certify-text")
@@ -103,8 +122,10 @@ def texts(t):
     settings = json.loads(r.stdout)["certificates"][0]["settings"]
     t.check(re.fullmatch("file [0-9a-f]{16}", settings["text"]), "text: %r" % settings)
     t.equal((settings["precision"], settings["base"], settings["max_len"]), ("default", "f32", 512), "settings")
-    for flags, word, code in ((("--text", short), b"at least 256", 2), (("--text", "/nonexistent"), b"cannot read", 2),
-                              (("--kv-type", "i9"), b"unknown KV format", 2), (("--max-len", "5000"), b"context", 2),
+    for flags, word, code in ((("--text", short), b"at least 256", 2), (("--text", "/nonexistent"), b"cannot be read", 2), (("--text", t.tmp), b"folder", 2),
+                              (("--text", "/dev/zero"), b"1.00 GiB", 2), (("--svg", "/nonexistent/a.svg"), b"--svg", 2),
+                              (("--kv-type", "i9"), b"unknown KV format", 2), (("--kv-type", "f16"), b"nothing to certify", 2),
+                              (("--seed", "-1"), b"18446744073709551615", 2), (("--max-len", "5000"), b"context", 2),
                               (("--base", "i8"), b"base", 2), (("--precision", "best"), b"precision", 2)):
         r = t.run("certify", path, *flags)
         t.equal(r.returncode, code, "exit code of %s" % " ".join(flags))
@@ -143,8 +164,10 @@ def auto(t):
             t.check("failed its certificate for strict" in page, "page")
         body = {"model": s.served_name(), "prompt": "Once upon a time", "max_tokens": 8}
         t.equal(s.post("/v1/completions", body).status, 200, "it is served all the same")
-    r = t.run("serve", path, "--kv-type", "auto", "--kv-type-v", "i8")
-    t.equal(r.returncode, 2, "auto beside a format of V leaves K in f16: %r" % r.stderr[-200:])
+    with t.fresh(path, "--kv-type", "auto", "--kv-type-v", "i8") as s:
+        found = kv_format(s)
+        t.equal((found["k"], found["v"]), ("i8", "i8"), "beside auto a format of V alone is K's too")
+        t.check("--kv-type-v i8 alone: K has it too" in s.log(), "the log says so: %r" % s.log()[-500:])
 
 
 @test("kvasir certify: a second one of the same model is refused while the first is at work")

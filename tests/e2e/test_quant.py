@@ -36,6 +36,19 @@ def q01_refused(t):
     for spec in ("i4,layers=0-99:i8", "i4,layers=zero:i8", "i8,layers=0:i4,1"):
         r = t.run("serve", t.model("ref"), "--port", "0", "--kv-type", spec)
         t.check(r.returncode != 0 and b"layers" in r.stderr, "%s: %d %r" % (spec, r.returncode, r.stderr[-200:]))
+    for spec, words in (("i8,layers=99:i4", b"--kv-type i8,layers=99:i4: K: layers 99"), ("f16,layers=0:f32,0:bf16", b"layer 0 is to be both f32 and bf16"),
+                        ("auto,layers=0:i8", b"exceptions"), ("x9", b"and auto")):
+        for command in ("serve", "inspect"):
+            r = t.run(command, t.model("ref"), "--kv-type", spec)
+            t.check(r.returncode in (2, 3) and words in r.stderr, "%s %s: %d %r" % (command, spec, r.returncode, r.stderr[-200:]))
+    r = t.run("inspect", t.model("ref"), "--kv-type", "i8/i4", "--json")
+    kv = json.loads(r.stdout)["kv"]
+    t.equal((kv["k_type"], kv["v_type"]), ("i8", "i4"), "K/V")
+    r = t.run("inspect", t.model("ref"), "--kv-type", "f16,layers=0:f32")
+    shown = r.stdout.decode().split("KV cache")[1].splitlines()[1:]
+    t.check(len(shown) > 2 and all(line.startswith("  ") for line in shown if line), "layout: %r" % shown)
+    r = t.run("serve", t.model("ref"), "--port", "0", "--swap-space", "9999TiB")
+    t.check(r.returncode == 4 and b"are free" in r.stderr, "swap space: %d %r" % (r.returncode, r.stderr[-300:]))
 
 
 @test("Q03 scales are kept: a word from far back is found, warm as cold; layers may differ")
