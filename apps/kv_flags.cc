@@ -38,7 +38,7 @@ Status ValidateBoth(const std::string& text) {
                                "exceptions nor a second format",
                            "kv-type");
   }
-  const Status parsed = ParseCacheFormat(text, "--kv-type").status();
+  Status parsed = ParseCacheFormat(text, "--kv-type").status();
   if (!parsed.ok() && !ParseKvType(text.substr(0, text.find_first_of(",/")), "").ok())
     return InvalidArgument(parsed.message() + ", and auto", parsed.field());
   return parsed;

@@ -114,8 +114,8 @@ void Sidecar::Refresh() {
   const std::string cached = InCache(fingerprint_);
   path_.clear();
   complaint_.clear();
-  nlohmann::json of_beside = Read(beside);
-  nlohmann::json of_cache = Read(cached);
+  const nlohmann::json of_beside = Read(beside);
+  const nlohmann::json of_cache = Read(cached);
   std::error_code none;  // a file that is not there is the older one
   const bool cache_is_newer =
       !of_cache.empty() &&
@@ -125,7 +125,7 @@ void Sidecar::Refresh() {
     path_ = cache_is_newer ? cached : beside;
     complaint_.clear();
   }
-  sections_ = cache_is_newer ? std::move(of_beside) : std::move(of_cache);
+  sections_ = cache_is_newer ? of_beside : of_cache;
   sections_.update(cache_is_newer ? of_cache : of_beside);
   sections_.update(own_);
 }
