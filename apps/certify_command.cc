@@ -281,8 +281,7 @@ int CertifyCommand(int argc, const char* const* argv) {
       "the same weights with\na 16-bit cache, a verdict for each, and a certificate beside the "
       "model that --kv-type auto reads. Ctrl-C keeps what is\nfinished, and the same command goes "
       "on from there. Exit code 1 also if the negative control passes or the certificates cannot "
-      "be "
-      "stored.",
+      "be stored.",
       "kvasir certify");
   app.footer(
       "Examples:\n  kvasir certify demo --quick\n"

@@ -195,9 +195,8 @@ Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Si
   }
   if (find_keys) {
     result.keys = internal::FitKeys(model.config(), moments);
-    const Status keys_stored =
-        sidecar->Store(kKeySection, kKeyVersion, internal::KeyConditioningToJson(result.keys));
-    if (!keys_stored.ok() || !find_blocks) stored = keys_stored;  // a store writes all before it
+    // Writes all that could not be written before it, so its status stands for both.
+    stored = sidecar->Store(kKeySection, kKeyVersion, internal::KeyConditioningToJson(result.keys));
   }
   if (!stored.ok()) {
     notes->push_back(

@@ -48,10 +48,9 @@ bool IsSection(const nlohmann::json& section) {
 // comes of it has no format.
 nlohmann::json Parse(const std::string& path, std::string* why) {
   std::error_code error;
-  std::string reason;
   nlohmann::json file;
   if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
-    reason = "larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
+    *why = "larger than " + std::to_string(kMaxBytes >> 20) + " MiB";
   } else {
     std::ifstream in(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -61,27 +60,12 @@ nlohmann::json Parse(const std::string& path, std::string* why) {
       return depth <= kMaxDepth;
     };
     file = nlohmann::json::parse(text, keep, false);
-    if (deep) reason = "nested deeper than " + std::to_string(kMaxDepth);
+    if (deep) *why = "nested deeper than " + std::to_string(kMaxDepth);
   }
-  if (why != nullptr) *why = reason;
-  return reason.empty() ? file : nlohmann::json();
-}
-
-bool IsOurs(const nlohmann::json& file) {
-  return file.is_object() && file.contains("format") && file["format"] == kFormat;
+  return why->empty() ? file : nlohmann::json();
 }
 
 }  // namespace
-
-// What another version of Kvasir, or another model of this name, has left is worth a copy.
-void Sidecar::SetAside(const std::string& path) const {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return;
-  const nlohmann::json file = Parse(path, nullptr);
-  const bool usable = IsOurs(file) && file.value("version", nlohmann::json()) == kVersion &&
-                      file.value("fingerprint", nlohmann::json()) == Hex(fingerprint_);
-  if (IsOurs(file) && !usable) std::filesystem::rename(path, path + ".old", error);
-}
 
 std::string Sidecar::Beside(const std::string& model_path) {
   constexpr std::string_view kEnding = ".gguf";
@@ -114,8 +98,9 @@ void Sidecar::Refresh() {
   const std::string cached = InCache(fingerprint_);
   path_.clear();
   complaint_.clear();
-  const nlohmann::json of_beside = Read(beside);
-  const nlohmann::json of_cache = Read(cached);
+  bool cache_is_foreign = false;
+  const nlohmann::json of_beside = Read(beside, &beside_is_foreign_);
+  const nlohmann::json of_cache = Read(cached, &cache_is_foreign);
   std::error_code none;  // a file that is not there is the older one
   const bool cache_is_newer =
       !of_cache.empty() &&
@@ -130,7 +115,8 @@ void Sidecar::Refresh() {
   sections_.update(own_);
 }
 
-nlohmann::json Sidecar::Read(const std::string& path) {
+nlohmann::json Sidecar::Read(const std::string& path, bool* foreign) {
+  *foreign = false;
   nlohmann::json none = nlohmann::json::object();
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return none;
@@ -142,11 +128,13 @@ nlohmann::json Sidecar::Read(const std::string& path) {
   };
   if (!why.empty()) {
     complaint_ = path + ": not used: " + why;
-  } else if (!IsOurs(file)) {
+  } else if (!file.is_object() || !has("format", kFormat)) {
     complaint_ = path + ": not used: no " + kFormat + " file";
   } else if (!has("version", kVersion)) {
+    *foreign = true;
     complaint_ = path + ": not used: another version of the file (known: 1)";
   } else if (!has("fingerprint", Hex(fingerprint_))) {
+    *foreign = true;
     complaint_ = path + ": not used: it was made for another model";
   } else if (!file.contains("sections") || !file["sections"].is_object()) {
     complaint_ = path + ": not used: 'sections' is missing";
@@ -171,7 +159,8 @@ Status Sidecar::Store(const std::string& section, int version, nlohmann::json da
                                {"sections", sections_}};
   const std::string text = file.dump(1) + "\n";
   const std::string beside = Beside(model_path_);
-  SetAside(beside);
+  std::error_code kept;  // what another version or model left is worth a copy
+  if (beside_is_foreign_) std::filesystem::rename(beside, beside + ".old", kept);
   const std::string why = WriteWhole(beside, text);
   if (why.empty()) {
     path_ = beside;

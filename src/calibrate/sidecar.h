@@ -44,12 +44,13 @@ class Sidecar {
   static std::string InCache(uint64_t fingerprint);  // "" without a home
 
  private:
-  void SetAside(const std::string& path) const;
-  nlohmann::json Read(const std::string& path);  // its sections; none if it is not used
+  // The file's sections, none if it is not used. *foreign: of another version or model.
+  nlohmann::json Read(const std::string& path, bool* foreign);
 
   std::string model_path_;
   uint64_t fingerprint_;
   std::string path_, complaint_;
+  bool beside_is_foreign_ = false;
   nlohmann::json sections_;
   nlohmann::json own_;  // of them, those stored by this object
 };
