@@ -171,7 +171,7 @@ void MatmulMany(std::span<const MatmulTarget> targets, const Activations& activa
     common.act = act;
   }
   const size_t unpacked = UnpackedBytes(columns);
-  if (quantised && m > kNarrowRows) {
+  if (quantised && m > kFewRows) {
     common.unpacked =
         scratch.rep().unpacked.AtLeast(unpacked * static_cast<size_t>(executor.workers()));
   }

@@ -122,7 +122,7 @@ struct TileJob {
   float* y;
   size_t ldy;
   const float* bias;  // or null
-  uint8_t* unpacked;  // kernels with unpacked_bytes: so many for this worker, aligned to 64
+  uint8_t* unpacked;  // UnpackedBytes for this worker, aligned to 64; null for kFewRows or in f32
 };
 
 // Groups [first_group, last_group) of X into `act`.
