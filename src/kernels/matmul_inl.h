@@ -107,7 +107,7 @@ struct MatmulBody {
     const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
     const uint8_t* scales = codes + job.scales_offset;
     for (int64_t b = 0; b < job.columns / kBlockColumns; ++b) {
-      PrefetchAhead<kType>(codes);
+      PrefetchAhead<kType>(job.tiles + static_cast<size_t>(tile) * job.tile_bytes, b);
       const typename V::template Codes<kFormat.code_bits> block(codes);
       block.StoreLines(out);
       const Scales w = LoadScales<kType>(scales, b);
@@ -120,12 +120,17 @@ struct MatmulBody {
     }
   }
 
+  // What is kPrefetchBytes further on than a block: of its codes, and of as much of the scales as
+  // is a block's share, or they would be left out at the end of every tile. (Of 256 columns they
+  // are few, and not worth the instructions.)
   template <WeightType kType>
-  static inline __attribute__((always_inline)) void PrefetchAhead(const uint8_t* codes) {
-    constexpr int kBytes = TileFormatOf(kType).code_bytes;
-    KVASIR_UNROLL for (int line = 0; line < kBytes; line += 64) {
-      __builtin_prefetch(codes + kPrefetchBytes + line);
-    }
+  static inline __attribute__((always_inline)) void PrefetchAhead(const uint8_t* tile,
+                                                                  int64_t block) {
+    constexpr TileFormat kFormat = TileFormatOf(kType);
+    constexpr int kBytes =
+        kFormat.code_bytes + (kFormat.super_blocks == 1 ? kFormat.scale_bytes : 0);
+    const uint8_t* ahead = tile + block * kBytes + kPrefetchBytes;
+    KVASIR_UNROLL for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
   }
 
   // One tile times one group of kRows rows, quantised. kTerms kByBlock: one term or two, as
@@ -142,7 +147,7 @@ struct MatmulBody {
     F acc[kRows];
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
     for (int64_t b = 0; b < blocks; ++b) {
-      if constexpr (!kUnpacked) PrefetchAhead<kType>(codes);
+      if constexpr (!kUnpacked) PrefetchAhead<kType>(packed, b);
       const typename V::template Codes<kFormat.code_bits, kUnpacked> block(codes);
       const auto* floats = reinterpret_cast<const float*>(codes + kUnpackedCodes);
       const Scales w = kUnpacked
