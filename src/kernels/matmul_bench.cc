@@ -216,7 +216,7 @@ void Measure(const Shape& shape, std::span<const Variant> variants, double secon
   for (const Variant& v : variants) std::printf(" |%14s us  read  peak", v.name.c_str());
   std::printf("\n");
   MatmulScratch scratch;
-  for (const int m : {1, 2, 4, 5, 6, 7, 8, 9, 12, 16, 17, 20, 24, 25, 32, 40, 64, 512}) {
+  for (const int m : {1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 17, 20, 24, 25, 32, 40, 64, 512}) {
     const std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * shape.columns));
     std::vector<float> y(static_cast<size_t>(m * shape.rows));
     size_t turn = 0;

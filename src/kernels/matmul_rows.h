@@ -11,7 +11,7 @@ inline constexpr int kNarrowRows = 24;     // up to so many unpack codes in vect
 // Rows of X go through the kernels in groups of 8, the rest in one or two smaller groups. A group
 // of 3 or 7 is padded with a row whose result is dropped, so that the cost never falls when a row
 // is added. With tile registers (wide) they go in groups of 16 first, and a rest of more than
-// kFewRows is a padded group of 8 or 16.
+// kFewRows is a padded group of 8 or 16; 9 or 10 rows in all are better off without.
 struct RowGroup {
   int first;
   int rows;
@@ -19,6 +19,7 @@ struct RowGroup {
 };
 // Rows that go through tile registers, and the groups they make.
 inline int WideRows(int m) {
+  if (m == kGroupRows + 1 || m == kGroupRows + 2) return 0;
   const int rest = m % kWideGroupRows;
   return rest > kFewRows ? m : m - rest;
 }

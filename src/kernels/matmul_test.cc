@@ -139,8 +139,8 @@ TEST(Matmul, AllInstructionSetsGiveTheSameBits) {
   for (const WeightType type : kAllTypes) {
     for (const ActMode mode : kModes) {
       SCOPED_TRACE(Name(type, mode));
-      for (const int m :
-           {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 20, 21, 23, 24, 25, 32, 35, 40, 53}) {
+      for (const int m : {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+                          16, 17, 20, 21, 23, 24, 25, 32, 35, 40, 42, 53}) {
         const auto rows = static_cast<int64_t>(1 + rng.Below(70));
         const Problem p = MakeProblem(rng, type, rows, ColumnsFor(rng, type));
         std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * p.columns));
