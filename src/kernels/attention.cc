@@ -3,7 +3,6 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 #include "kernels/attention_fp8.h"
@@ -13,41 +12,6 @@
 #include "kernels/isa.h"
 
 namespace kvasir {
-
-namespace internal {
-
-const AttentionKernels& CurrentAttention() {
-  switch (CurrentIsa()) {
-    case Isa::kAmx:
-    case Isa::kAvx512:
-      return Avx512Attention();
-    case Isa::kAvx2:
-      return Avx2Attention();
-    case Isa::kPortable:
-      break;
-  }
-  return PortableAttention();
-}
-
-void CheckPagedKv(const PagedKv& kv) {
-  KVASIR_CHECK(kv.base != nullptr);
-  KVASIR_CHECK(kv.block_tokens >= 8 && kv.block_tokens <= kAttentionSpan);
-  KVASIR_CHECK(std::has_single_bit(static_cast<unsigned>(kv.block_tokens)));
-  KVASIR_CHECK(kv.kv_heads > 0 && kv.k_dim > 0 && kv.v_dim > 0);
-  KVASIR_CHECK(KvPairServed(kv.k_type, kv.v_type));
-  if (!KvTypeIsInteger(kv.k_type)) return;
-  KVASIR_CHECK(kv.k_dim <= kIntDimMax && kv.v_dim <= kIntDimMax);
-  const auto channels = static_cast<size_t>(kv.kv_heads) * static_cast<size_t>(kv.k_dim);
-  KVASIR_CHECK(kv.k_centre.empty() || kv.k_centre.size() == channels);
-  KVASIR_CHECK(kv.k_balance.empty() || kv.k_balance.size() == channels);
-}
-
-void CheckSequence(const AttentionSpanOfSequence& sequence) {
-  KVASIR_CHECK(sequence.position >= 0 && sequence.tokens >= 0 && sequence.row >= 0);
-  KVASIR_CHECK(sequence.tokens == 0 || sequence.block_table != nullptr);
-}
-
-}  // namespace internal
 
 namespace {
 
@@ -75,7 +39,7 @@ struct UnitRows {
   struct Row {
     int32_t row;  // of q and out
     int32_t head;
-    int32_t position;
+    int32_t position;  // of the last token it reads
   };
   Row row[internal::kUnitRowsMax];
   int16_t packed[internal::kUnitRowsMax];  // per row of the unit: the block it is packed in, see
@@ -85,6 +49,10 @@ struct UnitRows {
     return std::min(kAttentionSpan, row[r].position + 1 - span * kAttentionSpan);
   }
 };
+
+// With a tail a call is two passes: over the cache, which leaves accumulator, maximum and sum of
+// each row, and over the tail, whose result is folded into those as that of a last span.
+enum class Pass : uint8_t { kWhole, kBefore, kTail };
 
 // Members of a unit that have the same blocks in a span, with their rows and those blocks.
 struct Sharers {
@@ -115,6 +83,14 @@ class Attention {
     ldq_ = ldq;
     out_ = out;
     ldo_ = ldo;
+  }
+
+  // before: [rows of the call * query heads] accumulators, maxima, sums; kBefore writes, kTail
+  // folds into them. A sum of 0: the row reads nothing of the cache.
+  void SetPass(Pass pass, int tail_tokens, Partial before) {
+    pass_ = pass;
+    tail_tokens_ = tail_tokens;
+    before_ = before;
   }
 
   void Run(const AttentionTask& task, int worker) const;
@@ -149,6 +125,8 @@ class Attention {
   void FoldRows(const UnitRows& rows, int span, int head_row, int first, int n, Partial state,
                 Partial part) const;
   void FoldUnit(const AttentionUnit& unit, const UnitRows& rows) const;
+  size_t BeforeIndex(const UnitRows::Row& row, int query_head) const;
+  void Keep(const UnitRows::Row& row, int query_head, const float* acc, float max, float sum) const;
   void Finish(const AttentionUnit& unit, const UnitRows& rows, Partial state) const;
 
   const PagedKv& kv_;
@@ -161,6 +139,9 @@ class Attention {
   const float* q_ = nullptr;
   float* out_ = nullptr;
   size_t ldq_ = 0, ldo_ = 0;
+  Pass pass_ = Pass::kWhole;
+  int tail_tokens_ = 1;
+  Partial before_ = {};
 };
 
 void Attention::ListRows(const AttentionUnit& unit, UnitRows& rows) const {
@@ -169,8 +150,12 @@ void Attention::ListRows(const AttentionUnit& unit, UnitRows& rows) const {
     const AttentionMember& member = MemberOf(unit, i);
     const AttentionSpanOfSequence& sequence = sequences_[static_cast<size_t>(member.sequence)];
     for (int t = member.token; t < member.token + member.tokens; ++t) {
+      const int position = sequence.position + t;
+      // The last token it reads here; -1: none.
+      const int sees =
+          pass_ == Pass::kBefore ? position / tail_tokens_ * tail_tokens_ - 1 : position;
       for (int h = unit.head; h < unit.head + unit.heads; ++h) {
-        *to++ = {sequence.row + t, h, sequence.position + t};
+        *to++ = {sequence.row + t, h, sees};
       }
     }
   }
@@ -282,6 +267,20 @@ void Attention::FoldRows(const UnitRows& rows, int span, int head_row, int first
   }
 }
 
+size_t Attention::BeforeIndex(const UnitRows::Row& row, int query_head) const {
+  return static_cast<size_t>(row.row) * static_cast<size_t>(shape_.query_heads) +
+         static_cast<size_t>(query_head);
+}
+
+void Attention::Keep(const UnitRows::Row& row, int query_head, const float* acc, float max,
+                     float sum) const {
+  const size_t to = BeforeIndex(row, query_head);
+  before_.sum[to] = row.position < 0 ? 0.0f : sum;
+  if (row.position < 0) return;
+  before_.max[to] = max;
+  std::copy_n(acc, shape_.pad(), before_.acc + to * shape_.pad());
+}
+
 void Attention::Finish(const AttentionUnit& unit, const UnitRows& rows, Partial state) const {
   const int group = shape_.query_heads / shape_.kv_heads;
   for (int r = 0; r < unit.rows(); ++r) {
@@ -290,7 +289,20 @@ void Attention::Finish(const AttentionUnit& unit, const UnitRows& rows, Partial 
     float* out = out_ + static_cast<size_t>(at.row) * ldo_ +
                  static_cast<size_t>(query_head) * static_cast<size_t>(kv_.v_dim);
     const float* acc = state.acc + static_cast<size_t>(r) * shape_.pad();
-    const float inverse = 1.0f / state.sum[r];
+    float sum = state.sum[r];
+    if (pass_ == Pass::kBefore) {
+      Keep(at, query_head, acc, state.max[r], sum);
+      continue;
+    }
+    const size_t before = BeforeIndex(at, query_head);
+    if (pass_ == Pass::kTail && before_.sum[before] != 0.0f) {
+      float* own = before_.acc + before * shape_.pad();
+      kernels_.fold(own, before_.max[before], before_.sum[before], acc, state.max[r], sum,
+                    shape_.pad());
+      acc = own;
+      sum = before_.sum[before];
+    }
+    const float inverse = 1.0f / sum;
     for (int c = 0; c < kv_.v_dim; ++c) out[c] = acc[c] * inverse;
     if (KvTypeIsInteger(kv_.v_type)) internal::CurrentInt().rotate(out, kv_.v_dim);
   }
@@ -388,30 +400,76 @@ void Attention::Run(const AttentionTask& task, int worker) const {
 
 }  // namespace
 
-void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
-                    int query_heads, float scale, const float* q, size_t ldq, float* out,
-                    size_t ldo, AttentionScratch& scratch, Executor& executor) {
+namespace {
+
+struct Call {
+  int query_heads;
+  float scale;
+  const float* q;
+  size_t ldq;
+  float* out;
+  size_t ldo;
+  AttentionScratch::Rep& rep;
+  Executor& executor;
+};
+
+void RunPass(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
+             const Call& call, Pass pass, int tail_tokens) {
   internal::CheckPagedKv(kv);
-  KVASIR_CHECK(query_heads > 0 && query_heads % kv.kv_heads == 0);
-  KVASIR_CHECK(ldq >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.k_dim));
-  KVASIR_CHECK(ldo >= static_cast<size_t>(query_heads) * static_cast<size_t>(kv.v_dim));
+  KVASIR_CHECK(call.query_heads > 0 && call.query_heads % kv.kv_heads == 0);
+  KVASIR_CHECK(call.ldq >= static_cast<size_t>(call.query_heads) * static_cast<size_t>(kv.k_dim));
+  KVASIR_CHECK(call.ldo >= static_cast<size_t>(call.query_heads) * static_cast<size_t>(kv.v_dim));
   for (const AttentionSpanOfSequence& sequence : sequences) internal::CheckSequence(sequence);
-  const AttentionShape shape{query_heads,
+  const AttentionShape shape{call.query_heads,
                              kv.kv_heads,
                              kv.k_dim,
                              kv.v_dim,
                              kv.block_tokens,
                              KernelsOf(kv).max_rows,
-                             executor.workers(),
+                             call.executor.workers(),
                              internal::QueryFloats(kv.k_type, kv.k_dim),
                              internal::WidenedFloats(kv)};
-  AttentionScratch::Rep& rep = scratch.rep();
+  AttentionScratch::Rep& rep = call.rep;
   rep.Plan(shape, sequences);
   if (rep.tasks.empty()) return;
-  Attention attention(kv, sequences, shape, scale, rep);
-  attention.SetRows(q, ldq, out, ldo);
-  executor.ParallelFor(rep.tasks.size(),
-                       [&](size_t part, int worker) { attention.Run(rep.tasks[part], worker); });
+  Attention attention(kv, sequences, shape, call.scale, rep);
+  attention.SetRows(call.q, call.ldq, call.out, call.ldo);
+  if (pass != Pass::kWhole) {
+    int rows = 0;
+    for (const AttentionSpanOfSequence& s : sequences) rows = std::max(rows, s.row + s.tokens);
+    const auto states = static_cast<size_t>(rows) * static_cast<size_t>(call.query_heads);
+    float* acc = rep.before.Reserve(states * shape.row_floats());
+    float* max = acc + states * shape.pad();
+    attention.SetPass(pass, tail_tokens, {acc, max, max + states});
+  }
+  call.executor.ParallelFor(
+      rep.tasks.size(), [&](size_t part, int worker) { attention.Run(rep.tasks[part], worker); });
+}
+
+}  // namespace
+
+void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
+                    int query_heads, float scale, const float* q, size_t ldq, float* out,
+                    size_t ldo, AttentionScratch& scratch, Executor& executor) {
+  RunPass(kv, sequences, {query_heads, scale, q, ldq, out, ldo, scratch.rep(), executor},
+          Pass::kWhole, 1);
+}
+
+void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
+                    const AttentionTail& tail, int query_heads, float scale, const float* q,
+                    size_t ldq, float* out, size_t ldo, AttentionScratch& scratch,
+                    Executor& executor) {
+  KVASIR_CHECK(tail.kv != nullptr && KvTypeIsInteger(kv.k_type) && KvTypeIsInteger(kv.v_type) &&
+               KvTypeIsInteger(tail.kv->k_type) && KvTypeIsInteger(tail.kv->v_type));
+  KVASIR_CHECK(tail.kv->kv_heads == kv.kv_heads && tail.kv->k_dim == kv.k_dim &&
+               tail.kv->v_dim == kv.v_dim);
+  const int tokens = tail.kv->block_tokens;
+  for (const AttentionSpanOfSequence& chunk : tail.chunks) {
+    KVASIR_CHECK(chunk.position >= 0 && chunk.position + chunk.tokens <= tokens);
+  }
+  const Call call = {query_heads, scale, q, ldq, out, ldo, scratch.rep(), executor};
+  RunPass(kv, sequences, call, Pass::kBefore, tokens);
+  RunPass(*tail.kv, tail.chunks, call, Pass::kTail, tokens);
 }
 
 }  // namespace kvasir

@@ -78,4 +78,19 @@ void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> 
                     int query_heads, float scale, const float* q, size_t ldq, float* out,
                     size_t ldo, AttentionScratch& scratch, Executor& executor);
 
+// The newest tokens of each row in another format (docs/kv-formats.md, "The tail"): the row at
+// position p reads tokens [p / T * T, p] from `kv` and only those before them from the cache.
+// T = kv->block_tokens, at most kAttentionSpan; what a row reads from where follows from its
+// position alone. Shapes and conditioning are the cache's, both formats integer ones.
+struct AttentionTail {
+  const PagedKv* kv = nullptr;
+  // The sequences' rows cut at the multiples of T: entry 0 of a table is the block that holds the
+  // chunk of T tokens, position counts from the chunk's first token.
+  std::span<const AttentionSpanOfSequence> chunks;
+};
+void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
+                    const AttentionTail& tail, int query_heads, float scale, const float* q,
+                    size_t ldq, float* out, size_t ldo, AttentionScratch& scratch,
+                    Executor& executor);
+
 }  // namespace kvasir

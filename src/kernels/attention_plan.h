@@ -123,6 +123,7 @@ struct AttentionScratch::Rep {
   internal::FloatBuffer
       partials;  // of units that are split over their spans: [span][row] accumulators, maxima, sums
   internal::FloatBuffer workers;  // per worker
+  internal::FloatBuffer before;   // with a tail: what each row has of the cache, see attention.cc
   size_t worker_floats = 0;
 
   // Fills everything above for one call.
