@@ -34,6 +34,11 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Make(const Model& model,
   }
   std::memset(runner->memory_.data(), 0xFF, bytes);  // NaN in f32, f16 and bf16
   runner->layers_ = PagedViews(layout, runner->memory_.data(), runner->keys_);
+  if (KvTail::Wanted(runner->layers_)) {
+    KVASIR_ASSIGN_OR_RETURN(runner->tail_,
+                            KvTail::Make(runner->layers_, sequences, runner->max_rows_));
+    runner->history_.resize(static_cast<size_t>(sequences));
+  }
   runner->tables_.resize(static_cast<size_t>(sequences));
   for (int s = 0; s < sequences; ++s) {
     for (int i = 0; i < each; ++i) {
@@ -49,6 +54,7 @@ Status SequenceRunner::Prefill(int sequence, std::span<const int32_t> tokens,
   KVASIR_CHECK(sequence >= 0 && sequence < sequences());
   int32_t& length = lengths_[static_cast<size_t>(sequence)];
   KVASIR_CHECK(static_cast<size_t>(length) + tokens.size() <= static_cast<size_t>(max_positions_));
+  KVASIR_RETURN_IF_ERROR(HoldTail(sequence));
   size_t next = 0;
   const auto chunk = static_cast<size_t>(max_rows_);
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
@@ -62,8 +68,14 @@ Status SequenceRunner::Prefill(int sequence, std::span<const int32_t> tokens,
     }
     const AttentionSpanOfSequence span{tables_[static_cast<size_t>(sequence)].data(), length,
                                        static_cast<int32_t>(count), 0};
+    slots_.assign(1, sequence);
     KVASIR_RETURN_IF_ERROR(Run(tokens.subspan(begin, count), {&span, 1}, first, sink));
     length += static_cast<int32_t>(count);
+    if (tail_ != nullptr) {
+      std::vector<int32_t>& history = history_[static_cast<size_t>(sequence)];
+      history.insert(history.end(), tokens.begin() + static_cast<int64_t>(begin),
+                     tokens.begin() + static_cast<int64_t>(begin + count));
+    }
   }
   return Status::Ok();
 }
@@ -71,18 +83,26 @@ Status SequenceRunner::Prefill(int sequence, std::span<const int32_t> tokens,
 Status SequenceRunner::Decode(std::span<const int32_t> tokens, Sink sink) {
   KVASIR_CHECK(tokens.size() <= lengths_.size());
   KVASIR_CHECK(tokens.size() <= static_cast<size_t>(max_rows_));
+  for (size_t s = 0; s < tokens.size(); ++s) {
+    KVASIR_RETURN_IF_ERROR(HoldTail(static_cast<int>(s)));
+  }
   positions_.clear();
   rows_.clear();
   spans_.clear();
+  slots_.clear();
   for (size_t s = 0; s < tokens.size(); ++s) {
     KVASIR_CHECK(lengths_[s] < max_positions_);
     const auto row = static_cast<int32_t>(s);
     positions_.push_back(lengths_[s]);
     rows_.push_back(row);
     spans_.push_back({tables_[s].data(), lengths_[s], 1, row});
+    slots_.push_back(row);
   }
   KVASIR_RETURN_IF_ERROR(Run(tokens, spans_, 0, sink));
-  for (size_t s = 0; s < tokens.size(); ++s) ++lengths_[s];
+  for (size_t s = 0; s < tokens.size(); ++s) {
+    ++lengths_[s];
+    if (tail_ != nullptr) history_[s].push_back(tokens[s]);
+  }
   return Status::Ok();
 }
 
@@ -90,12 +110,24 @@ void SequenceRunner::Truncate(int sequence, int32_t length) {
   int32_t& now = lengths_[static_cast<size_t>(sequence)];
   KVASIR_CHECK(length >= 0 && length <= now);
   now = length;
+  if (tail_ != nullptr) history_[static_cast<size_t>(sequence)].resize(static_cast<size_t>(length));
+}
+
+// A sequence that was truncated to a place whose tail is gone runs those tokens again.
+Status SequenceRunner::HoldTail(int sequence) {
+  const int32_t length = lengths_[static_cast<size_t>(sequence)];
+  if (tail_ == nullptr || tail_->Holds(sequence, length)) return Status::Ok();
+  const int32_t from = length / kKvTailTokens * kKvTailTokens;
+  const std::vector<int32_t>& history = history_[static_cast<size_t>(sequence)];
+  const std::vector<int32_t> tokens(history.begin() + from, history.end());
+  Truncate(sequence, from);
+  return Prefill(sequence, tokens, {}, [](size_t, std::span<float>) {});
 }
 
 Status SequenceRunner::Run(std::span<const int32_t> tokens,
                            std::span<const AttentionSpanOfSequence> spans, size_t first,
                            Sink sink) {
-  return pass_->Run({tokens, positions_, spans, layers_, rows_},
+  return pass_->Run({tokens, positions_, spans, layers_, rows_, tail_.get(), slots_},
                     [&](int begin, int count, float* logits) {
                       for (int i = 0; i < count; ++i) {
                         sink(first + static_cast<size_t>(begin + i),

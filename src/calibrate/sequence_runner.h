@@ -52,6 +52,8 @@ class SequenceRunner {
   Status Run(std::span<const int32_t> tokens, std::span<const AttentionSpanOfSequence> spans,
              size_t first, Sink sink);
 
+  Status HoldTail(int sequence);
+
   size_t vocab_ = 0;
   int max_rows_ = 0;
   int max_positions_ = 0;
@@ -59,9 +61,12 @@ class SequenceRunner {
   BigBuffer memory_;
   KeyConditioning keys_;
   std::vector<PagedKv> layers_;
+  std::unique_ptr<KvTail> tail_;               // if a layer has one
+  std::vector<std::vector<int32_t>> history_;  // with a tail: the tokens of each sequence
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> lengths_;
   std::vector<int32_t> positions_, rows_;       // of one call
+  std::vector<int32_t> slots_;                  // the same
   std::vector<AttentionSpanOfSequence> spans_;  // of one call
 };
 

@@ -82,15 +82,14 @@ class LlamaForward final : public ForwardPass {
     if (rows == 0) return Status::Ok();
     Embed(input.tokens);
     clipped_.resize(static_cast<size_t>(executor_.workers()));
+    if (input.tail != nullptr) input.tail->Begin(input.sequences, input.slots);
     for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
       const LayerWeights& weights = model_.layers[layer];
       const bool last = layer + 1 == model_.layers.size();
       ReadKv(weights, input, layer, rows);
       // After the last layer's K and V are written, only rows whose logits are wanted matter.
       if (last && input.logit_rows.empty()) return Status::Ok();
-      PagedAttention(input.layers[layer], input.sequences, config_.heads,
-                     1.0F / std::sqrt(static_cast<float>(config_.k_dim)), qkv_.data(), qkv_width(),
-                     attended_.data(), out_width_, attention_scratch_, executor_);
+      Attend(input, layer);
       if (last) rows = KeepRows(input.logit_rows);
       Observe(layer, InputSite::kAttentionOut, attended_.data(), out_width_, rows, out_width_);
       Matmul(weights.attn_output, At(layer, InputSite::kAttentionOut), attended_.data(), out_width_,
@@ -230,7 +229,27 @@ class LlamaForward final : public ForwardPass {
       const float* k = qkv_.data() + q_width_;
       WriteKv(input.layers[layer], Clip(input.sequences, first, count, worker), k, qkv_width(),
               k + k_width_, qkv_width(), serial_);
+      if (const PagedKv* tail = TailOf(input, layer)) {
+        WriteKv(*tail, Clip(input.tail->chunks(), first, count, worker), k, qkv_width(),
+                k + k_width_, qkv_width(), serial_);
+      }
     });
+  }
+
+  static const PagedKv* TailOf(const ForwardInput& input, size_t layer) {
+    return input.tail != nullptr ? input.tail->layer(layer) : nullptr;
+  }
+
+  void Attend(const ForwardInput& input, size_t layer) {
+    const float scale = 1.0F / std::sqrt(static_cast<float>(config_.k_dim));
+    if (const PagedKv* tail = TailOf(input, layer)) {
+      PagedAttention(input.layers[layer], input.sequences, {tail, input.tail->chunks()},
+                     config_.heads, scale, qkv_.data(), qkv_width(), attended_.data(), out_width_,
+                     attention_scratch_, executor_);
+    } else {
+      PagedAttention(input.layers[layer], input.sequences, config_.heads, scale, qkv_.data(),
+                     qkv_width(), attended_.data(), out_width_, attention_scratch_, executor_);
+    }
   }
 
   // The parts of the sequences that lie in rows [first, first + count).

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
+#include "model/kv_tail.h"
 #include "model/model_config.h"
 
 namespace kvasir {
@@ -33,6 +34,10 @@ struct ForwardInput {
   std::span<const AttentionSpanOfSequence> sequences;
   std::span<const PagedKv> layers;      // one per layer
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // For layers with K in i4 (model/kv_tail.h), and the slot of each sequence. Null: such layers
+  // read their newest tokens from the cache too, which is another arithmetic than the product's.
+  KvTail* tail = nullptr;
+  std::span<const int32_t> slots = {};
 };
 
 // Receives logits in groups as they are computed, in the order of logit_rows: `count` rows of vocab
