@@ -235,7 +235,7 @@ TEST(Allocation, NeitherDoesTheForwardPass) {
     ForwardOptions options;
     options.max_rows = 64;
     options.max_positions = 512;
-    auto runner = CpuRunner::Make(**model, arena.get(), options, executor);
+    auto runner = CpuRunner::Make(**model, arena.get(), options, 64, executor);
     ASSERT_TRUE(runner.ok());
     ExpectNoAllocation(runner->get(), arena.get(), &executor);
   }

@@ -11,6 +11,8 @@ void BuildBatch(const ScheduledBatch& plan, const std::vector<LiveRequest*>& liv
   forward.positions.clear();
   forward.spans.clear();
   forward.logit_rows.clear();
+  forward.slot_copies.clear();
+  for (const SlotPair& copy : plan.slot_copies) forward.slot_copies.push_back({copy.from, copy.to});
   out.tasks.clear();
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const ScheduledItem& item = plan.items[i];
@@ -21,6 +23,7 @@ void BuildBatch(const ScheduledBatch& plan, const std::vector<LiveRequest*>& liv
     span.position = item.first;
     span.count = item.count;
     span.first_row = static_cast<int32_t>(forward.tokens.size());
+    span.slot = sequence.slot;
     const int32_t wanted_from =
         request.prompt_logprobs ? request.prompt_rows_done : sequence.prompt_tokens;
     for (int32_t k = 0; k < item.count; ++k) {

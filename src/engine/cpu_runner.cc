@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "calibrate/paged_views.h"
+#include "scheduler/scheduler_types.h"
 
 namespace kvasir {
 
@@ -16,20 +17,34 @@ CpuRunner::CpuRunner(const Model& model, KvArena* arena, int max_rows, KeyCondit
       layers_(PagedViews(arena->layout(), arena->base(), keys_)) {}
 
 Result<std::unique_ptr<CpuRunner>> CpuRunner::Make(const Model& model, KvArena* arena,
-                                                   ForwardOptions options, Executor& executor) {
+                                                   ForwardOptions options, int sequences,
+                                                   Executor& executor) {
   KVASIR_CHECK(static_cast<int>(arena->layout().layers().size()) == model.config().layers);
   const int max_rows = options.max_rows;
   KeyConditioning keys = options.keys;
   KVASIR_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
                           ForwardPass::Make(model, std::move(options), executor));
-  return std::unique_ptr<CpuRunner>(
+  std::unique_ptr<CpuRunner> runner(
       new CpuRunner(model, arena, max_rows, std::move(keys), std::move(forward)));
+  if (KvTail::Wanted(runner->layers_)) {
+    KVASIR_ASSIGN_OR_RETURN(runner->tail_,
+                            KvTail::Make(runner->layers_, SlotsFor(sequences), max_rows));
+  }
+  return runner;
+}
+
+int32_t CpuRunner::resume_tokens() const {
+  return tail_ != nullptr ? kKvTailTokens : 1;
 }
 
 Status CpuRunner::Run(const ForwardBatch& batch,
                       FunctionRef<void(int first, int count, float* logits)> sink) {
   KVASIR_CHECK(batch.tokens.size() <= static_cast<size_t>(max_rows_));
+  if (tail_ != nullptr) {
+    for (const SlotCopy& copy : batch.slot_copies) tail_->Copy(copy.from, copy.to);
+  }
   sequences_.clear();
+  slots_.clear();
   for (const ForwardSpan& span : batch.spans) {
     AttentionSpanOfSequence sequence;
     sequence.block_table = span.block_table.data();
@@ -37,6 +52,7 @@ Status CpuRunner::Run(const ForwardBatch& batch,
     sequence.tokens = span.count;
     sequence.row = span.first_row;
     sequences_.push_back(sequence);
+    slots_.push_back(span.slot);
   }
   ForwardInput input;
   input.tokens = batch.tokens;
@@ -44,6 +60,8 @@ Status CpuRunner::Run(const ForwardBatch& batch,
   input.sequences = sequences_;
   input.layers = layers_;
   input.logit_rows = batch.logit_rows;
+  input.tail = tail_.get();
+  input.slots = slots_;
   return forward_->Run(input, sink);
 }
 

@@ -14,12 +14,14 @@ namespace kvasir {
 
 class CpuRunner final : public ModelRunner {
  public:
-  // model, arena and executor outlive the runner.
+  // model, arena and executor outlive the runner. sequences: most that run at once.
   static Result<std::unique_ptr<CpuRunner>> Make(const Model& model, KvArena* arena,
-                                                 ForwardOptions options, Executor& executor);
+                                                 ForwardOptions options, int sequences,
+                                                 Executor& executor);
 
   int32_t vocab() const override { return vocab_; }
   int32_t max_rows() const override { return max_rows_; }
+  int32_t resume_tokens() const override;
   Status Run(const ForwardBatch& batch,
              FunctionRef<void(int first, int count, float* logits)> sink) override;
 
@@ -32,7 +34,9 @@ class CpuRunner final : public ModelRunner {
   std::unique_ptr<ForwardPass> forward_;
   const KeyConditioning keys_;
   std::vector<PagedKv> layers_;
+  std::unique_ptr<KvTail> tail_;                    // if a layer has one
   std::vector<AttentionSpanOfSequence> sequences_;  // scratch
+  std::vector<int32_t> slots_;                      // scratch
 };
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "calibrate/calibration.h"
+#include "calibrate/paged_views.h"
 #include "certify/choose_kv.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
@@ -43,6 +44,17 @@ uint64_t ScratchBytes(const ModelConfig& config, int32_t rows, int32_t context) 
   return RowBytes(config) * static_cast<uint64_t>(rows) +
          static_cast<uint64_t>(config.rope_dims) * sizeof(float) * static_cast<uint64_t>(context) +
          static_cast<uint64_t>(config.vocab) * sizeof(float) * kLogitGroup;
+}
+
+// Free memory less what sequences keep beside the pool.
+Result<uint64_t> WithoutTails(const KvLayout& layout, const KeyConditioning& keys, int32_t seats,
+                              uint64_t free_bytes) {
+  const uint64_t tails =
+      static_cast<uint64_t>(seats) * KvTail::BytesPerSlot(PagedViews(layout, nullptr, keys));
+  if (tails < free_bytes) return free_bytes - tails;
+  return OutOfMemory("--max-num-seqs " + std::to_string(seats) + " needs " + FormatSize(tails) +
+                     " for the newest tokens of each sequence (K in i4), " +
+                     FormatSize(free_bytes) + " are free");
 }
 
 // Are constants of the keys needed, for the cache or for choosing it? Refuses formats that nobody
@@ -178,7 +190,9 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                        " are free; at most " + std::to_string(free_bytes / 2 / RowBytes(config)) +
                        " would fit in half of it");
   }
-  pool.free_bytes = free_bytes - scratch;
+  const int32_t seats = std::min(engine.max_num_seqs, engine.max_num_batched_tokens);
+  KVASIR_ASSIGN_OR_RETURN(pool.free_bytes,
+                          WithoutTails(layout, calibration_.keys, seats, free_bytes - scratch));
   pool.block_bytes = layout.block_bytes();
   pool.block_tokens = options.block_tokens;
   pool.most_tokens = static_cast<int64_t>(engine.max_num_seqs) * context;
@@ -192,8 +206,8 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   forward.max_positions = max_positions;
   forward.two_terms = std::move(calibration_.two_terms);
   forward.keys = std::move(calibration_.keys);
-  KVASIR_ASSIGN_OR_RETURN(runner_,
-                          CpuRunner::Make(*model_, arena_.get(), std::move(forward), *executor_));
+  KVASIR_ASSIGN_OR_RETURN(
+      runner_, CpuRunner::Make(*model_, arena_.get(), std::move(forward), seats, *executor_));
   WorkerInfo info;
   info.max_model_len = config.context;
   info.kv_type_k = kv_.format.k;

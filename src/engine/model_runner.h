@@ -19,13 +19,21 @@ struct ForwardSpan {
   int32_t position = 0;
   int32_t count = 0;
   int32_t first_row = 0;
+  int32_t slot = 0;  // the sequence's, see ModelRunner::resume_tokens
+};
+
+// What the slot of a sequence holds, also for one that was split from it.
+struct SlotCopy {
+  int32_t from = 0;
+  int32_t to = 0;
 };
 
 struct ForwardBatch {
   std::vector<int32_t> tokens;
   std::vector<int32_t> positions;
   std::vector<ForwardSpan> spans;
-  std::vector<int32_t> logit_rows;  // ascending
+  std::vector<int32_t> logit_rows;    // ascending
+  std::vector<SlotCopy> slot_copies;  // done first, also if the run then fails
 };
 
 class ModelRunner {
@@ -33,6 +41,10 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual int32_t vocab() const = 0;
   virtual int32_t max_rows() const = 0;  // of one batch
+  // 1, or a runner keeps more of a sequence than its blocks: the tokens after the last multiple of
+  // this, in its slot (model/kv_tail.h). Then a sequence goes on where it was and in its own slot,
+  // or begins at a multiple.
+  virtual int32_t resume_tokens() const { return 1; }
   // Logits come through the sink in groups in the order of logit_rows: `count` rows of vocab floats
   // starting with logit_rows[first]; the sink may overwrite them. A failure means nothing of the
   // batch may be committed.

@@ -22,7 +22,13 @@ int32_t Scheduler::MatchLimit(const Sequence& sequence) const {
 }
 
 CacheMatch Scheduler::Match(const Sequence& sequence, int32_t limit) const {
-  return cache_->Match(sequence.state->space, sequence.tokens, limit);
+  CacheMatch match = cache_->Match(sequence.state->space, sequence.tokens, limit);
+  const int32_t end = match.pending_tokens > 0 ? match.tokens + match.pending_tokens : 0;
+  while (const int32_t beyond = match.tokens % options_.resume_tokens) {
+    match = cache_->Match(sequence.state->space, sequence.tokens, match.tokens - beyond);
+    match.pending_tokens = std::max(0, end - match.tokens);
+  }
+  return match;
 }
 
 // kPrefix: what is cached changes while a request waits. A few are looked up again in each plan, in

@@ -128,6 +128,7 @@ void Scheduler::CommitLead(Sequence* lead, std::span<const ChoiceOutcome> outcom
       Sequence* sequence = fork.get();
       state.sequences[static_cast<size_t>(outcome.choice)] = std::move(fork);
       EnterRunning(sequence);
+      if (options_.resume_tokens > 1) slot_copies_.push_back({lead->slot, sequence->slot});
     }
   }
   if (lead_token >= 0) {

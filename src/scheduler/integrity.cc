@@ -16,6 +16,13 @@ void Scheduler::CheckIntegrity() const {
     references.emplace_back(static_cast<size_t>(cache_->total_blocks(g)), 0);
   }
   int32_t seats = 0;
+  std::vector<char> slots(static_cast<size_t>(SlotsFor(seats_)), 0);
+  const auto claim = [&](int32_t slot) {
+    char& taken = slots.at(static_cast<size_t>(slot));
+    KVASIR_CHECK(taken == 0);
+    taken = 1;
+  };
+  for (const int32_t slot : free_slots_) claim(slot);
   int64_t waiting = 0, fresh = 0;
   size_t in_running = 0, in_queue = 0;
   for (const auto& [arrival, state] : requests_) {
@@ -34,6 +41,8 @@ void Scheduler::CheckIntegrity() const {
           if (block >= 0) ++references[g][static_cast<size_t>(block)];
         }
       }
+      KVASIR_CHECK((sequence->slot >= 0) == (sequence->running || sequence->kv.swapped()));
+      if (sequence->slot >= 0) claim(sequence->slot);
       if (sequence->running) {
         ++in_running;
         seats += state->seats();
@@ -52,6 +61,7 @@ void Scheduler::CheckIntegrity() const {
     waiting += queued > 0 ? 1 : 0;
     fresh += state->first ? 0 : 1;
   }
+  KVASIR_CHECK(std::count(slots.begin(), slots.end(), 0) == 0);
   KVASIR_CHECK(in_running == running_.size() && in_queue == waiting_.size());
   KVASIR_CHECK(
       std::is_sorted(running_.begin(), running_.end(),

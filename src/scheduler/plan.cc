@@ -41,6 +41,7 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   if (counts_.joining == 0) KeepJoining();
   pace_.Planned(now_ns, first_admitted_, counts_.fresh);
   if (!batch.items.empty()) {
+    batch.slot_copies = std::exchange(slot_copies_, {});
     batch.open_ = true;
     batch_open_ = true;
   } else {

@@ -99,8 +99,12 @@ bool Scheduler::SwapIsCheaper(const Sequence& sequence) const {
 
 void Scheduler::Preempt(Sequence* sequence, ScheduledBatch& batch) {
   const RequestState& state = *sequence->state;
-  const bool swap = options_.preempt == PreemptMode::kSwap ||
-                    (options_.preempt == PreemptMode::kAuto && SwapIsCheaper(*sequence));
+  // Its slot goes with it; those of the running ones have to stay.
+  const auto kept = static_cast<int32_t>(static_cast<size_t>(SlotsFor(seats_)) -
+                                         free_slots_.size() - running_.size());
+  const bool swap =
+      kept < seats_ && (options_.preempt == PreemptMode::kSwap ||
+                        (options_.preempt == PreemptMode::kAuto && SwapIsCheaper(*sequence)));
   ++batch.preempted;
   ++counts_.preemptions;
   if (swap && cache_->SwapOut(sequence->kv, sequence->tokens, sequence->computed, batch.moves)) {

@@ -31,6 +31,12 @@ struct ChoiceId {
   bool operator==(const ChoiceId&) const = default;
 };
 
+// What one slot holds is wanted in another too: a request's prompt is done and its choices part.
+struct SlotPair {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
 class ScheduledBatch {
  public:
   ScheduledBatch() = default;
@@ -39,6 +45,7 @@ class ScheduledBatch {
     KVASIR_CHECK(!open_);
     items = std::move(other.items);
     moves = std::move(other.moves);
+    slot_copies = std::move(other.slot_copies);
     exhausted = std::move(other.exhausted);
     rows = std::exchange(other.rows, 0);
     prefill_rows = std::exchange(other.prefill_rows, 0);
@@ -52,6 +59,7 @@ class ScheduledBatch {
   std::vector<ScheduledItem> items;
   // To be done in this order before the run, also if the run then fails: the books count on it.
   std::vector<BlockMove> moves;
+  std::vector<SlotPair> slot_copies;  // likewise; only with SchedulerOptions::resume_tokens > 1
   std::vector<ChoiceId>
       exhausted;  // ended by the plan: the whole pool is too small for it (finish kLength)
   int32_t rows = 0;

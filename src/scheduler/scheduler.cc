@@ -52,6 +52,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, KvCache* cache)
     watermark_.push_back(
         static_cast<int32_t>(std::ceil(options.reserve_blocks * cache->total_blocks(g))));
   }
+  KVASIR_CHECK(options.resume_tokens > 0);
+  for (int32_t slot = SlotsFor(seats_); slot-- > 0;) free_slots_.push_back(slot);
   growth_.resize(watermark_.size(), 0);
   counts_.free_seats = seats_;
 }
@@ -242,6 +244,11 @@ void Scheduler::LeaveQueue(Sequence* sequence) {
 void Scheduler::EnterRunning(Sequence* sequence) {
   KVASIR_CHECK(!sequence->running);
   sequence->running = true;
+  if (sequence->slot < 0) {
+    KVASIR_CHECK(!free_slots_.empty());
+    sequence->slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, KeyLess), sequence);
   seats_used_ += sequence->state->seats();
 }
@@ -252,6 +259,12 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
   running_.erase(it);
   seats_used_ -= sequence->state->seats();
   sequence->running = false;
+  if (!sequence->kv.swapped()) FreeSlot(sequence);
+}
+
+void Scheduler::FreeSlot(Sequence* sequence) {
+  if (sequence->slot >= 0) free_slots_.push_back(sequence->slot);
+  sequence->slot = -1;
 }
 
 void Scheduler::Drop(Sequence* sequence) {
@@ -263,6 +276,7 @@ void Scheduler::Drop(Sequence* sequence) {
     LeaveRunning(sequence);
   } else {
     if (sequence->kv.swapped()) cache_->DropSwapped(sequence->kv);
+    FreeSlot(sequence);
     cache_->MarkWaiting(sequence->kv, sequence->state->space, sequence->tokens,
                         sequence->most_computed, hint);
     LeaveQueue(sequence);

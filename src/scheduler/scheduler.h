@@ -49,8 +49,7 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, KvCache* cache);
   ~Scheduler();
 
-  // Could this ever run? Depends on the options and the size of each group's pool only. The message
-  // has the numbers.
+  // Could this ever run? Depends on options and sizes of pools only. The message has the numbers.
   Status Admissible(int32_t prompt_tokens, int32_t choices) const;
   int32_t seats() const { return seats_; }
 
@@ -155,6 +154,7 @@ class Scheduler {
   void EnterQueue(Sequence* sequence);
   void LeaveQueue(Sequence* sequence);
   void EnterRunning(Sequence* sequence);
+  void FreeSlot(Sequence* sequence);
   void LeaveRunning(Sequence* sequence);
   void Drop(Sequence* sequence);  // out of queue or running set; blocks and host slots back
   void EndChoice(RequestState& state, int32_t choice);
@@ -170,7 +170,9 @@ class Scheduler {
   uint64_t plan_ = 0;  // counts plans
   bool batch_open_ = false;
   int32_t seats_used_ = 0;
-  int64_t next_expiry_ns_ = INT64_MAX;                          // no fresh request expires before
+  std::vector<int32_t> free_slots_;
+  std::vector<SlotPair> slot_copies_;   // of choices that parted since the last plan
+  int64_t next_expiry_ns_ = INT64_MAX;  // no fresh request expires before
   std::map<uint64_t, std::unique_ptr<RequestState>> requests_;  // by arrival
   std::unordered_map<RequestId, uint64_t> arrivals_;            // look-up only, never walked
   std::vector<Sequence*> running_;                              // in order of key

@@ -64,6 +64,7 @@ Shape RandomShape(Rng& rng) {
   options.itl_target_ns = rng.Below(2) == 0 ? 0 : 20 * kMilli;
   options.itl_floor_rows = Between(rng, 1, 16);
   options.join_lookahead = Between(rng, 0, 4);
+  if (rng.Below(2) == 0) options.resume_tokens = 2 << rng.Below(5);
   shape.arrival_one_in = 2 + rng.Below(10);
   return shape;
 }

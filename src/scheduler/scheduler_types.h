@@ -30,7 +30,15 @@ struct SchedulerOptions {
   int64_t itl_target_ns = 0;             // 0: off
   int32_t itl_floor_rows = 16;           // prefill rows a step has in spite of it
   int32_t join_lookahead = 16;  // waiting for others' tokens: so many may be passed in one plan
+  // 1, or a sequence begins at multiples of this only, since tokens after the last one are not all
+  // in its blocks (ModelRunner::resume_tokens). It goes on anywhere in the slot it had.
+  int32_t resume_tokens = 1;
 };
+
+// Slots of sequences that run, or wait after a swap with what their slot holds.
+constexpr int32_t SlotsFor(int32_t seats) {
+  return 2 * seats;
+}
 
 // What the run made of one choice in the batch. Each sampling item needs one for each of its open
 // choices, ascending; others are allowed only to report a failure.

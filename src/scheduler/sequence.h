@@ -39,6 +39,7 @@ struct Sequence {
   int32_t computed = 0;        // tokens whose K and V are in its blocks
   int32_t prefill_target = 0;  // tokens to compute before it decodes: set at admission
   int32_t most_computed = 0;   // ever: what it may look up if the request reads no cache
+  int32_t slot = -1;           // while it runs, and while it is swapped out
   bool running = false;
   bool tail_published = false;  // the prompt's last block is in the index
   uint64_t planned = 0;         // number of the last plan that has an item of it

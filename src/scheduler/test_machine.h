@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,25 @@ class TestMachine {
         break;
     }
   }
+  // Slots, with SchedulerOptions::resume_tokens > 1: whatever lies in one, the tokens since the
+  // last multiple are there.
+  void Copy(const SlotPair& copy) { slots_[copy.to] = slots_[copy.from]; }
+  void ReadSlot(const ScheduledItem& item, const std::vector<uint64_t>& want, int32_t resume) {
+    std::vector<uint64_t>& slot = slots_[item.sequence->slot];
+    slot.resize(static_cast<size_t>(resume));
+    for (int32_t q = item.first / resume * resume; q < item.first; ++q) {
+      ASSERT_EQ(slot[static_cast<size_t>(q % resume)], want[static_cast<size_t>(q)])
+          << "request " << item.sequence->request.value << " goes on at " << item.first
+          << " without token " << q << " in its slot";
+    }
+  }
+  void WriteSlot(const ScheduledItem& item, const std::vector<uint64_t>& hashes, int32_t resume) {
+    std::vector<uint64_t>& slot = slots_[item.sequence->slot];
+    for (int32_t q = item.first; q < item.first + item.count; ++q) {
+      slot[static_cast<size_t>(q % resume)] = hashes[static_cast<size_t>(q)];
+    }
+  }
+
   // Before anything of the step is written: rows may not read what another item writes.
   void Read(const ScheduledItem& item, const std::vector<uint64_t>& want) const {
     for (int32_t g = 0; g < cache_->groups(); ++g) {
@@ -89,6 +109,7 @@ class TestMachine {
   const KvCache* cache_;
   std::vector<std::vector<std::vector<uint64_t>>> memory_;  // group, block, slot
   std::vector<std::vector<uint64_t>> host_;
+  std::map<int32_t, std::vector<uint64_t>> slots_;
 };
 
 }  // namespace kvasir

@@ -89,8 +89,18 @@ class SchedulerRig {
   // Does the moves, verifies and writes every row.
   void Run(const ScheduledBatch& batch) {
     for (const BlockMove& move : batch.moves) machine_.Move(move);
-    for (const ScheduledItem& item : batch.items) machine_.Read(item, Hashes(*item.sequence));
-    for (const ScheduledItem& item : batch.items) machine_.Write(item, Hashes(*item.sequence));
+    for (const SlotPair& copy : batch.slot_copies) machine_.Copy(copy);
+    const int32_t resume = options_.resume_tokens;
+    for (const ScheduledItem& item : batch.items) {
+      const std::vector<uint64_t> hashes = Hashes(*item.sequence);
+      machine_.Read(item, hashes);
+      machine_.ReadSlot(item, hashes, resume);
+    }
+    for (const ScheduledItem& item : batch.items) {
+      const std::vector<uint64_t> hashes = Hashes(*item.sequence);
+      machine_.Write(item, hashes);
+      machine_.WriteSlot(item, hashes, resume);
+    }
   }
 
   void Commit(ScheduledBatch batch) {
