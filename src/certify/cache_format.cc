@@ -57,10 +57,11 @@ int KvFormatVersion(KvType type) {
     case KvType::kF16:
     case KvType::kBf16:
     case KvType::kI8:
-    case KvType::kI4:
     case KvType::kFp8E4M3:
     case KvType::kFp8E5M2:
       return 1;
+    case KvType::kI4:
+      return 2;  // 2: with a tail (model/kv_tail.h)
   }
   KVASIR_CHECK(false && "not a KvType");
   return 0;

@@ -36,7 +36,7 @@ TEST(CacheFormat, AFormatsVersionStandsForItsBits) {
   const std::map<std::string, std::pair<int, uint64_t>> known = {
       {"f32", {1, 0x39e2fe247d8d298bu}},      {"f16", {1, 0x2a711bfabaae9148u}},
       {"bf16", {1, 0x388e5fafbb886746u}},     {"i8", {1, 0xe744b59d1c92d5fcu}},
-      {"i4", {1, 0xfe69e2afb0093631u}},       {"fp8_e4m3", {1, 0x82a25817c6f3353au}},
+      {"i4", {2, 0xc9a12eabdab33e0du}},       {"fp8_e4m3", {1, 0x82a25817c6f3353au}},
       {"fp8_e5m2", {1, 0x4f9ee3f8cf311e26u}},
   };
   testing::TempFolder folder;
