@@ -24,8 +24,8 @@ __m512i LargestOfFour(const __m512i (&x)[4]) {
 }
 
 // QuantizeWeights (attention_int_inl.h) for four times 64 tokens of a row at once: one chain of
-// reductions and divisions instead of four.
-template <KvType kType>
+// reductions and divisions instead of four. kWhole: the row sees all of them.
+template <KvType kType, bool kWhole>
 void QuantizeRow(const float* p, const float* value_scales, int visible, uint8_t* codes,
                  float* scales) {
   constexpr float kMost = kType == KvType::kI8 ? 255.0F : 127.0F;
@@ -35,7 +35,7 @@ void QuantizeRow(const float* p, const float* value_scales, int visible, uint8_t
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     w[i] = _mm512_mul_ps(_mm512_loadu_ps(p + i * 16), _mm512_load_ps(value_scales + i * 16));
-    w[i] = V::KeepFirst(w[i], visible - i * 16, _mm512_setzero_ps());
+    if constexpr (!kWhole) w[i] = V::KeepFirst(w[i], visible - i * 16, _mm512_setzero_ps());
     const __m512i size = _mm512_and_si512(_mm512_castps_si512(w[i]), magnitude);
     bits[i / 4] = i % 4 == 0 ? size : _mm512_max_epu32(bits[i / 4], size);
   }
@@ -72,8 +72,10 @@ void QuantizeRow(const float* p, const float* value_scales, int visible, uint8_t
 template <KvType kType>
 void QuantizeRows(const SpanRows& in, const float* value_scales, WeightRows& weights) {
   for (int r = 0; r < in.rows; ++r) {
-    QuantizeRow<kType>(in.scores + r * kAttentionSpan, value_scales, in.visible[r],
-                       weights.codes[r], weights.scales[r]);
+    const bool whole = in.visible[r] >= kAttentionSpan;
+    const auto quantize = whole ? QuantizeRow<kType, true> : QuantizeRow<kType, false>;
+    quantize(in.scores + r * kAttentionSpan, value_scales, in.visible[r], weights.codes[r],
+             weights.scales[r]);
   }
 }
 
