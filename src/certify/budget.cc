@@ -18,6 +18,18 @@ std::string Text(const char* format, double value, double limit) {
   return text;
 }
 
+// Two digits, more where those of the value would be the limit's.
+std::string Beyond(const std::string& what, double value, double limit) {
+  const auto number = [](double x, int digits) {
+    char text[40];
+    std::snprintf(text, sizeof(text), "%.*g", digits, x);
+    return std::string(text);
+  };
+  int digits = 2;
+  while (digits < 9 && number(value, digits) == number(limit, digits)) ++digits;
+  return what + " " + number(value, digits) + " > " + number(limit, digits);
+}
+
 class Judge {
  public:
   explicit Judge(const KvBudget& budget) : budget_(budget) {}
@@ -27,9 +39,9 @@ class Judge {
     if (spread.broken > 0) {
       found_.push_back(std::to_string(spread.broken) + " positions gave no finite logits" + in);
     }
-    AtMost("mean KLD %.2g > %.2g", spread.mean, budget_.mean, in);
-    AtMost("p99 KLD %.2g > %.2g", spread.p99, budget_.p99, in);
-    AtMost("largest KLD %.2g > %.2g", spread.max, budget_.max, in);
+    AtMost("mean KLD", spread.mean, budget_.mean, in);
+    AtMost("p99 KLD", spread.p99, budget_.p99, in);
+    AtMost("largest KLD", spread.max, budget_.max, in);
     // Less than chance explains, two standard errors of as many positions.
     const auto n = static_cast<double>(spread.count);
     const double slack = 2 * std::sqrt(budget_.top1 * (1 - budget_.top1) / std::max(1.0, n));
@@ -43,11 +55,11 @@ class Judge {
       const std::string at = " at positions " + std::to_string(bucket.first) + "-" +
                              std::to_string(bucket.last) +
                              (spread == &bucket.decode ? " (decode)" : " (prefill)");
-      AtMost("mean KLD %.2g > %.2g", spread->mean, budget_.bucket_mean, at);
+      AtMost("mean KLD", spread->mean, budget_.bucket_mean, at);
     }
   }
   void Rest(const Measures& measures) {
-    AtMost("decode / prefill %.2f > %.2f", measures.ratio, budget_.ratio, "");
+    AtMost("decode / prefill", measures.ratio, budget_.ratio, "");
     const GreedyMeasure& greedy = measures.greedy;
     if (greedy.prompts > 0) {
       // A text too short to show the limit cannot fail it.
@@ -62,8 +74,8 @@ class Judge {
 
  private:
   // Written so that NaN falls short.
-  void AtMost(const char* format, double value, double limit, const std::string& where) {
-    if (!(value <= limit)) found_.push_back(Text(format, value, limit) + where);
+  void AtMost(const char* what, double value, double limit, const std::string& where) {
+    if (!(value <= limit)) found_.push_back(Beyond(what, value, limit) + where);
   }
   void AtLeast(const char* format, double value, double limit, const std::string& where) {
     if (!(value >= limit)) found_.push_back(Text(format, value, limit) + where);

@@ -72,6 +72,14 @@ TEST(Budget, EveryNumberCounts) {
   expect("retrieval", [](Measures* m) { m->retrieval[0].right = 10; });
 }
 
+TEST(Budget, AReasonShowsByHowMuchEvenIfThatIsLittle) {
+  Measures measures = Good();
+  measures.prefill.max = 4.00403767;
+  const std::vector<std::string> reasons = Shortfalls(measures, KvQuality::kSmall);
+  ASSERT_EQ(reasons.size(), 1u);
+  EXPECT_EQ(reasons[0], "largest KLD 4.004 > 4 (prefill)");
+}
+
 // A share seen at a few positions is off by chance; at many it is not.
 TEST(Budget, TopOneIsJudgedByHowMuchWasSeen) {
   const auto strict = [](int64_t positions, double top1) {
