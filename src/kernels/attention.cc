@@ -411,6 +411,7 @@ struct Call {
   size_t ldo;
   AttentionScratch::Rep& rep;
   Executor& executor;
+  int rows = 0;  // with a tail: one past the largest row
 };
 
 void RunPass(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequences,
@@ -435,9 +436,7 @@ void RunPass(const PagedKv& kv, std::span<const AttentionSpanOfSequence> sequenc
   Attention attention(kv, sequences, shape, call.scale, rep);
   attention.SetRows(call.q, call.ldq, call.out, call.ldo);
   if (pass != Pass::kWhole) {
-    int rows = 0;
-    for (const AttentionSpanOfSequence& s : sequences) rows = std::max(rows, s.row + s.tokens);
-    const auto states = static_cast<size_t>(rows) * static_cast<size_t>(call.query_heads);
+    const auto states = static_cast<size_t>(call.rows) * static_cast<size_t>(call.query_heads);
     float* acc = rep.before.Reserve(states * shape.row_floats());
     float* max = acc + states * shape.pad();
     attention.SetPass(pass, tail_tokens, {acc, max, max + states});
@@ -467,7 +466,13 @@ void PagedAttention(const PagedKv& kv, std::span<const AttentionSpanOfSequence> 
   for (const AttentionSpanOfSequence& chunk : tail.chunks) {
     KVASIR_CHECK(chunk.position >= 0 && chunk.position + chunk.tokens <= tokens);
   }
-  const Call call = {query_heads, scale, q, ldq, out, ldo, scratch.rep(), executor};
+  Call call = {query_heads, scale, q, ldq, out, ldo, scratch.rep(), executor};
+  for (const AttentionSpanOfSequence& s : sequences) {
+    if (s.tokens > 0) call.rows = std::max(call.rows, s.row + s.tokens);
+  }
+  for (const AttentionSpanOfSequence& s : tail.chunks) {
+    KVASIR_CHECK(s.row + s.tokens <= call.rows);
+  }
   RunPass(kv, sequences, call, Pass::kBefore, tokens);
   RunPass(*tail.kv, tail.chunks, call, Pass::kTail, tokens);
 }
