@@ -1,5 +1,6 @@
 #include "engine/cpu_runner.h"
 
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -27,8 +28,14 @@ Result<std::unique_ptr<CpuRunner>> CpuRunner::Make(const Model& model, KvArena* 
   std::unique_ptr<CpuRunner> runner(
       new CpuRunner(model, arena, max_rows, std::move(keys), std::move(forward)));
   if (KvTail::Wanted(runner->layers_)) {
-    KVASIR_ASSIGN_OR_RETURN(runner->tail_,
-                            KvTail::Make(runner->layers_, SlotsFor(sequences), max_rows));
+    Result<std::unique_ptr<KvTail>> tail =
+        KvTail::Make(runner->layers_, SlotsFor(sequences), max_rows);
+    if (!tail.ok()) {
+      return OutOfMemory("--max-num-seqs " + std::to_string(sequences) + ": " +
+                         tail.status().message() +
+                         "; fewer sequences or another --kv-type need less");
+    }
+    runner->tail_ = std::move(tail).value();
   }
   return runner;
 }

@@ -16,6 +16,7 @@
 #include "env/machine.h"
 #include "env/thread_pool.h"
 #include "kernels/isa.h"
+#include "scheduler/scheduler_types.h"
 
 namespace kvasir {
 namespace {
@@ -46,15 +47,17 @@ uint64_t ScratchBytes(const ModelConfig& config, int32_t rows, int32_t context) 
          static_cast<uint64_t>(config.vocab) * sizeof(float) * kLogitGroup;
 }
 
-// Free memory less what sequences keep beside the pool.
-Result<uint64_t> WithoutTails(const KvLayout& layout, const KeyConditioning& keys, int32_t seats,
-                              uint64_t free_bytes) {
-  const uint64_t tails =
-      static_cast<uint64_t>(seats) * KvTail::BytesPerSlot(PagedViews(layout, nullptr, keys));
-  if (tails < free_bytes) return free_bytes - tails;
-  return OutOfMemory("--max-num-seqs " + std::to_string(seats) + " needs " + FormatSize(tails) +
-                     " for the newest tokens of each sequence (K in i4), " +
-                     FormatSize(free_bytes) + " are free");
+// What sequences keep beside the pool (model/kv_tail.h): taken when they run, so a few seats in use
+// cost little. An automatic pool leaves room for all of them, but not more than an eighth.
+uint64_t TailRoom(uint64_t slot_bytes, int32_t seats, uint64_t free_bytes) {
+  return std::min(static_cast<uint64_t>(seats) * slot_bytes, free_bytes / 8);
+}
+
+std::string TailNote(uint64_t slot_bytes, int32_t seats) {
+  return "K in i4: the newest " + std::to_string(kKvTailTokens) +
+         " tokens of a sequence are in i8, " + FormatSize(slot_bytes) +
+         " for each that runs or is swapped out (at most " +
+         FormatSize(static_cast<uint64_t>(SlotsFor(seats)) * slot_bytes) + "), beside the pool";
 }
 
 // Are constants of the keys needed, for the cache or for choosing it? Refuses formats that nobody
@@ -191,8 +194,9 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
                        " would fit in half of it");
   }
   const int32_t seats = std::min(engine.max_num_seqs, engine.max_num_batched_tokens);
-  KVASIR_ASSIGN_OR_RETURN(pool.free_bytes,
-                          WithoutTails(layout, calibration_.keys, seats, free_bytes - scratch));
+  const uint64_t slot = KvTail::BytesPerSlot(PagedViews(layout, nullptr, calibration_.keys));
+  pool.free_bytes = free_bytes - scratch - TailRoom(slot, seats, free_bytes - scratch);
+  if (slot > 0) notes_.push_back(TailNote(slot, seats));
   pool.block_bytes = layout.block_bytes();
   pool.block_tokens = options.block_tokens;
   pool.most_tokens = static_cast<int64_t>(engine.max_num_seqs) * context;

@@ -55,6 +55,7 @@ struct CacheMatch {
   int32_t unheld = 0;  // nodes that are evictable now: leasing them takes from available
   // Further tokens that another sequence computes in this very step: worth waiting for.
   int32_t pending_tokens = 0;
+  int32_t present = 0;  // tokens that are there, more than `tokens` if they cannot all be used
 };
 
 struct BeginOptions {

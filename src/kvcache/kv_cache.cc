@@ -262,17 +262,17 @@ MissReason KvCache::Rep::CountLookup(const CacheMatch& match, int32_t hit,
   counts.hits += static_cast<uint64_t>(hit);
   std::array<int32_t, kMissReasons> missed{};
   const auto miss = [&](MissReason reason, int32_t n) { missed[static_cast<size_t>(reason)] += n; };
-  int32_t at = hit;
-  if (hit >= begin.limit && hit > 0) {
-    miss(MissReason::kPartialBlock, size - hit);
-    at = size;
-  }
+  // There, but not of use.
+  int32_t at = std::max(hit, match.present);
+  if (at >= begin.limit && at > 0) at = size;
+  miss(MissReason::kPartialBlock, at - hit);
   // What was here before: the run of blocks that follow in the ghosts.
   const int32_t first = hit / bt;
   uint64_t chain = first == 0 ? index.space(match.space).seed
                               : index.node(match.nodes[static_cast<size_t>(first - 1)]).chain;
   for (int32_t b = first; at < size && (b + 1) * bt <= size; ++b) {
     chain = PrefixIndex::Chain(chain, BlockTokens(tokens, b, size));
+    if ((b + 1) * bt <= at) continue;
     const std::optional<EvictReason> ghost = ghosts.Find(chain);
     if (!ghost) break;
     ghosts.Erase(chain);

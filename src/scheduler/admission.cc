@@ -23,11 +23,15 @@ int32_t Scheduler::MatchLimit(const Sequence& sequence) const {
 
 CacheMatch Scheduler::Match(const Sequence& sequence, int32_t limit) const {
   CacheMatch match = cache_->Match(sequence.state->space, sequence.tokens, limit);
-  const int32_t end = match.pending_tokens > 0 ? match.tokens + match.pending_tokens : 0;
-  while (const int32_t beyond = match.tokens % options_.resume_tokens) {
+  const int32_t resume = options_.resume_tokens;
+  if (resume == 1) return match;
+  const int32_t present = match.tokens;
+  const int32_t end = (match.tokens + match.pending_tokens) / resume * resume;
+  while (const int32_t beyond = match.tokens % resume) {
     match = cache_->Match(sequence.state->space, sequence.tokens, match.tokens - beyond);
-    match.pending_tokens = std::max(0, end - match.tokens);
   }
+  match.present = present;
+  match.pending_tokens = std::max(0, end - match.tokens);
   return match;
 }
 

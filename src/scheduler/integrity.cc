@@ -41,7 +41,8 @@ void Scheduler::CheckIntegrity() const {
           if (block >= 0) ++references[g][static_cast<size_t>(block)];
         }
       }
-      KVASIR_CHECK((sequence->slot >= 0) == (sequence->running || sequence->kv.swapped()));
+      const bool keeps = options_.resume_tokens > 1 && sequence->kv.swapped();
+      KVASIR_CHECK((sequence->slot >= 0) == (sequence->running || keeps));
       if (sequence->slot >= 0) claim(sequence->slot);
       if (sequence->running) {
         ++in_running;

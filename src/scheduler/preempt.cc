@@ -99,12 +99,12 @@ bool Scheduler::SwapIsCheaper(const Sequence& sequence) const {
 
 void Scheduler::Preempt(Sequence* sequence, ScheduledBatch& batch) {
   const RequestState& state = *sequence->state;
-  // Its slot goes with it; those of the running ones have to stay.
+  // Where slots matter its own goes with it; those of the running ones have to stay.
   const auto kept = static_cast<int32_t>(static_cast<size_t>(SlotsFor(seats_)) -
                                          free_slots_.size() - running_.size());
-  const bool swap =
-      kept < seats_ && (options_.preempt == PreemptMode::kSwap ||
-                        (options_.preempt == PreemptMode::kAuto && SwapIsCheaper(*sequence)));
+  const bool swap = (options_.resume_tokens == 1 || kept < seats_) &&
+                    (options_.preempt == PreemptMode::kSwap ||
+                     (options_.preempt == PreemptMode::kAuto && SwapIsCheaper(*sequence)));
   ++batch.preempted;
   ++counts_.preemptions;
   if (swap && cache_->SwapOut(sequence->kv, sequence->tokens, sequence->computed, batch.moves)) {

@@ -259,7 +259,7 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
   running_.erase(it);
   seats_used_ -= sequence->state->seats();
   sequence->running = false;
-  if (!sequence->kv.swapped()) FreeSlot(sequence);
+  if (options_.resume_tokens == 1 || !sequence->kv.swapped()) FreeSlot(sequence);
 }
 
 void Scheduler::FreeSlot(Sequence* sequence) {

@@ -79,5 +79,58 @@ TEST(SchedulerOdd, NobodyIsPreemptedForOneThatCannotFitAnyway) {
   EXPECT_EQ(rig.scheduler().counts().preemptions_priority, 0u);
 }
 
+// resume_tokens 32 over blocks of 16: 70 tokens are there, 64 of 69 can be used; 25 are no help.
+TEST(SchedulerResume, UsesMultiplesAndSaysThatTheRestIsThere) {
+  SchedulerOptions o = Sched();
+  o.resume_tokens = 32;
+  SchedulerRig rig(Pool(32, 0), o);
+  rig.Add({1, Tokens(70), 1, 1, 0, "", true, {}, INT64_MAX});
+  while (!rig.scheduler().idle()) rig.Step();
+  rig.Add({2, Tokens(70), 1, 1, 0, "", true, {}, INT64_MAX});
+  EXPECT_EQ(rig.Step(), "2.0[64+6]! ");
+  std::vector<TokenId> other = Tokens(25);
+  for (const TokenId token : Tokens(20, 9000)) other.push_back(token);
+  rig.Add({3, other, 1, 1, 0, "", true, {}, INT64_MAX});
+  EXPECT_EQ(rig.Step(), "3.0[0+45]! ");
+  const CacheCounts counts = rig.cache().counts();
+  EXPECT_EQ(counts.hits, 64u);
+  EXPECT_EQ(counts.misses[static_cast<size_t>(MissReason::kPartialBlock)], 6u + 25u);
+  EXPECT_EQ(counts.misses[static_cast<size_t>(MissReason::kCold)], 70u + 20u);
+}
+
+// What others compute right now is waited for if it brings a multiple, else not.
+TEST(SchedulerResume, WaitsOnlyForWhatItCanUse) {
+  for (const int32_t common : {24, 40}) {
+    SchedulerOptions o = Sched();
+    o.resume_tokens = 32;
+    SchedulerRig rig(Pool(32, 0), o);
+    for (uint64_t id = 1; id <= 2; ++id) {
+      std::vector<TokenId> prompt = Tokens(common);
+      for (const TokenId t : Tokens(4, static_cast<TokenId>(1000 * id))) prompt.push_back(t);
+      rig.Add({id, prompt, 1, 1, 0, "", true, {}, INT64_MAX});
+    }
+    EXPECT_EQ(rig.Step(), common == 24 ? "1.0[0+28]! 2.0[0+28]! " : "1.0[0+44]! ");
+    if (common == 40) {
+      EXPECT_EQ(rig.Step(), "2.0[32+12]! ");
+    }
+  }
+}
+
+// Without anything beside the blocks, slots set no limit to swapping.
+TEST(SchedulerResume, EveryVictimIsSwappedWhereSlotsDoNotMatter) {
+  SchedulerOptions o = Sched();
+  o.policy = SchedulingPolicy::kPriority;
+  o.preempt = PreemptMode::kSwap;
+  o.max_num_seqs = 1;
+  SchedulerRig rig(Pool(64, 64), o);
+  for (int i = 0; i < 4; ++i) {
+    const auto id = static_cast<uint64_t>(i) + 1;
+    rig.Add({id, Tokens(20, static_cast<TokenId>(1000 * id)), 50, 1, -i, "", true, {}, INT64_MAX});
+    rig.Step();
+  }
+  EXPECT_EQ(rig.scheduler().counts().preemptions, 3u);
+  EXPECT_EQ(rig.scheduler().counts().preemptions_swap, 3u);
+}
+
 }  // namespace
 }  // namespace kvasir

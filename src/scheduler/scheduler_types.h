@@ -35,9 +35,10 @@ struct SchedulerOptions {
   int32_t resume_tokens = 1;
 };
 
-// Slots of sequences that run, or wait after a swap with what their slot holds.
+// Slots of sequences that run (one more where a prompt's choices part), or wait after a swap with
+// what their slot holds.
 constexpr int32_t SlotsFor(int32_t seats) {
-  return 2 * seats;
+  return 2 * seats + 1;
 }
 
 // What the run made of one choice in the batch. Each sampling item needs one for each of its open
