@@ -312,7 +312,10 @@ void Check(const std::string& path, const Plan& plan) {
       static_cast<unsigned long long>(seen.swaps), static_cast<unsigned long long>(seen.hits),
       static_cast<unsigned long long>(seen.merged), static_cast<unsigned long long>(seen.copied));
   EXPECT_GT(seen.preemptions, 0u) << "no schedule was tight enough to preempt";
-  EXPECT_GT(seen.hits, 0u);
+  // Two schedules of short prompts may have no 32 tokens in common, which K in i4 asks for.
+  if (house.resume_tokens() == 1 || plan.schedules > 2) {
+    EXPECT_GT(seen.hits, 0u);
+  }
   if (house.resume_tokens() == 1) {
     EXPECT_GT(seen.copied, 0u) << "no match ended inside a block";
   }
