@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/attention_fixture_test.h"
 #include "kernels/attention_int.h"
+#include "kernels/rotated_test.h"
 #include "quant/hadamard.h"
 
 namespace kvasir {
@@ -85,22 +86,6 @@ std::vector<float> RunWhole(const AttentionCase& c, const TestCache& cache, cons
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-std::vector<double> Rotated(std::vector<double> x) {
-  const auto dim = static_cast<int>(x.size());
-  const int block = HadamardBlock(dim);
-  std::vector<double> out(x.size());
-  for (int i = 0; i < dim; ++i) {
-    const int first = i / block * block;
-    for (int j = first; j < first + block; ++j) {
-      const bool odd =
-          __builtin_popcount(static_cast<unsigned>((i - first) & (j - first))) % 2 != 0;
-      out[static_cast<size_t>(i)] += odd ? -x[static_cast<size_t>(j)] : x[static_cast<size_t>(j)];
-    }
-    out[static_cast<size_t>(i)] /= std::sqrt(static_cast<double>(block));
-  }
-  return out;
 }
 
 // A row's query as it meets the cache: scaled, balanced, rotated.

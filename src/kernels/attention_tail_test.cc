@@ -8,6 +8,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/attention_fixture_test.h"
+#include "kernels/rotated_test.h"
 #include "quant/hadamard.h"
 
 namespace kvasir {
@@ -135,22 +136,6 @@ class TailRun {
   AttentionScratch scratch_;
   std::vector<std::vector<float>> out_;
 };
-
-std::vector<double> Rotated(const std::vector<double>& x) {
-  const auto dim = static_cast<int>(x.size());
-  const int block = HadamardBlock(dim);
-  std::vector<double> out(x.size());
-  for (int i = 0; i < dim; ++i) {
-    const int first = i / block * block;
-    for (int j = first; j < first + block; ++j) {
-      const bool odd =
-          __builtin_popcount(static_cast<unsigned>((i - first) & (j - first))) % 2 != 0;
-      out[static_cast<size_t>(i)] += odd ? -x[static_cast<size_t>(j)] : x[static_cast<size_t>(j)];
-    }
-    out[static_cast<size_t>(i)] /= std::sqrt(static_cast<double>(block));
-  }
-  return out;
-}
 
 // A row by the rule of the tail, in double precision over the elements as the two caches hold them.
 // What the integers may be off by:
