@@ -11,8 +11,7 @@ void BuildBatch(const ScheduledBatch& plan, const std::vector<LiveRequest*>& liv
   forward.positions.clear();
   forward.spans.clear();
   forward.logit_rows.clear();
-  forward.slot_copies.clear();
-  for (const SlotPair& copy : plan.slot_copies) forward.slot_copies.push_back({copy.from, copy.to});
+  forward.slot_copies = plan.slot_copies;
   out.tasks.clear();
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const ScheduledItem& item = plan.items[i];

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "calibrate/paged_views.h"
-#include "scheduler/scheduler_types.h"
 
 namespace kvasir {
 

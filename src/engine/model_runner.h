@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "kvcache/kv_arena.h"
+#include "scheduler/scheduler_types.h"
 
 namespace kvasir {
 
@@ -20,12 +21,6 @@ struct ForwardSpan {
   int32_t count = 0;
   int32_t first_row = 0;
   int32_t slot = 0;  // the sequence's, see ModelRunner::resume_tokens
-};
-
-// What the slot of a sequence holds, also for one that was split from it.
-struct SlotCopy {
-  int32_t from = 0;
-  int32_t to = 0;
 };
 
 struct ForwardBatch {

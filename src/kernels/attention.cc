@@ -398,10 +398,6 @@ void Attention::Run(const AttentionTask& task, int worker) const {
   }
 }
 
-}  // namespace
-
-namespace {
-
 struct Call {
   int query_heads;
   float scale;

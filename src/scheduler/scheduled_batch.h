@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/ids.h"
+#include "scheduler/scheduler_types.h"
 #include "scheduler/sequence.h"
 
 namespace kvasir {
@@ -29,12 +30,6 @@ struct ChoiceId {
   RequestId request;
   int32_t choice = 0;
   bool operator==(const ChoiceId&) const = default;
-};
-
-// What one slot holds is wanted in another too: a request's prompt is done and its choices part.
-struct SlotPair {
-  int32_t from = 0;
-  int32_t to = 0;
 };
 
 class ScheduledBatch {
@@ -59,7 +54,7 @@ class ScheduledBatch {
   std::vector<ScheduledItem> items;
   // To be done in this order before the run, also if the run then fails: the books count on it.
   std::vector<BlockMove> moves;
-  std::vector<SlotPair> slot_copies;  // likewise; only with SchedulerOptions::resume_tokens > 1
+  std::vector<SlotCopy> slot_copies;  // likewise; only with SchedulerOptions::resume_tokens > 1
   std::vector<ChoiceId>
       exhausted;  // ended by the plan: the whole pool is too small for it (finish kLength)
   int32_t rows = 0;

@@ -171,7 +171,7 @@ class Scheduler {
   bool batch_open_ = false;
   int32_t seats_used_ = 0;
   std::vector<int32_t> free_slots_;
-  std::vector<SlotPair> slot_copies_;   // of choices that parted since the last plan
+  std::vector<SlotCopy> slot_copies_;   // of choices that parted since the last plan
   int64_t next_expiry_ns_ = INT64_MAX;  // no fresh request expires before
   std::map<uint64_t, std::unique_ptr<RequestState>> requests_;  // by arrival
   std::unordered_map<RequestId, uint64_t> arrivals_;            // look-up only, never walked

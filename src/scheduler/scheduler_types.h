@@ -41,6 +41,12 @@ constexpr int32_t SlotsFor(int32_t seats) {
   return 2 * seats + 1;
 }
 
+// What one slot holds is wanted in another too: a request's prompt is done and its choices part.
+struct SlotCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
 // What the run made of one choice in the batch. Each sampling item needs one for each of its open
 // choices, ascending; others are allowed only to report a failure.
 struct ChoiceOutcome {

@@ -55,7 +55,7 @@ class TestMachine {
   }
   // Slots, with SchedulerOptions::resume_tokens > 1: whatever lies in one, the tokens since the
   // last multiple are there.
-  void Copy(const SlotPair& copy) { slots_[copy.to] = slots_[copy.from]; }
+  void Copy(const SlotCopy& copy) { slots_[copy.to] = slots_[copy.from]; }
   void ReadSlot(const ScheduledItem& item, const std::vector<uint64_t>& want, int32_t resume) {
     std::vector<uint64_t>& slot = slots_[item.sequence->slot];
     slot.resize(static_cast<size_t>(resume));

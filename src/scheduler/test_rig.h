@@ -89,7 +89,7 @@ class SchedulerRig {
   // Does the moves, verifies and writes every row.
   void Run(const ScheduledBatch& batch) {
     for (const BlockMove& move : batch.moves) machine_.Move(move);
-    for (const SlotPair& copy : batch.slot_copies) machine_.Copy(copy);
+    for (const SlotCopy& copy : batch.slot_copies) machine_.Copy(copy);
     const int32_t resume = options_.resume_tokens;
     for (const ScheduledItem& item : batch.items) {
       const std::vector<uint64_t> hashes = Hashes(*item.sequence);
