@@ -37,7 +37,7 @@ constexpr TileConfig ConfigFor(int columns) {
 constexpr TileConfig kWholeBlocks = ConfigFor(32);
 constexpr TileConfig kHalfBlocks = ConfigFor(16);
 
-// Unpacks the blocks of a tile in order, and asks for what lies Body::kPrefetchBytes further on,
+// Unpacks the blocks of a tile in order, and asks for what lies Avx512::kPrefetchBytes further on,
 // scales and codes alike.
 template <WeightType kType>
 struct Unpacker {
@@ -181,7 +181,7 @@ void Group(const TileJob& job, uint8_t* to, int64_t keep, int64_t tile, const Ro
   alignas(64) int32_t sums[2][kSums < 1024 ? kSums : kSums + 16];
   const int64_t blocks = job.columns / kBlockColumns;
   const uint8_t* codes = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
-  Unpacker<kType> unpacker = {codes, codes + job.scales_offset, codes + Body::kPrefetchBytes};
+  Unpacker<kType> unpacker = {codes, codes + job.scales_offset, codes + Avx512::kPrefetchBytes};
   const uint8_t* act = job.act + static_cast<size_t>(group.first) * job.act_row_bytes;
   __m512 acc[kRows];
   KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();

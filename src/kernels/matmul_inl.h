@@ -18,11 +18,6 @@ template <class V>
 struct MatmulBody {
   using F = typename V::F;
 
-  // Tiles lie one after the other, so this far ahead is the next tile or the one after: the
-  // processor's own prefetching stops at page borders and its window is too short to overlap the
-  // arithmetic of 8 rows with the next load.
-  static constexpr int kPrefetchBytes = 4096;
-
   // Values of kTerms beside 1 and 2.
   static constexpr int kFloat = 0;
   static constexpr int kByBlock = 3;
@@ -43,7 +38,8 @@ struct MatmulBody {
     F low, high, min;
   };
   template <WeightType kType>
-  static Scales LoadScales(const uint8_t* scales, int64_t block) {
+  static inline __attribute__((always_inline)) Scales LoadScales(const uint8_t* scales,
+                                                                 int64_t block) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     const uint8_t* p = scales + (block / kFormat.super_blocks) * kFormat.scale_bytes;
     const auto sub = static_cast<size_t>(block % kFormat.super_blocks);
@@ -59,6 +55,20 @@ struct MatmulBody {
     }
   }
 
+  // From the unpacked tile, or from the packed one. One expression each: GCC keeps a conditional
+  // value of so many registers in memory and copies it there in pieces, which stalls its readers.
+  template <WeightType kType, bool kUnpacked>
+  static inline __attribute__((always_inline)) Scales BlockScales(const uint8_t* scales,
+                                                                  int64_t block,
+                                                                  const uint8_t* codes) {
+    if constexpr (kUnpacked) {
+      const auto* floats = reinterpret_cast<const float*>(codes + kUnpackedCodes);
+      return {V::Load(floats), V::Load(floats + 16), V::Load(floats + 32)};
+    } else {
+      return LoadScales<kType>(scales, block);
+    }
+  }
+
   // acc[r] += sums[r] * (weight scale * activation scale of row r)
   template <int kRows>
   static inline __attribute__((always_inline)) void Fold(const typename V::I* sums, const F& w,
@@ -68,36 +78,58 @@ struct MatmulBody {
     }
   }
 
-  template <WeightType kType, int kRows, int kTerms, class Codes>
-  static inline __attribute__((always_inline)) void IntegerBlock(const Codes& codes,
-                                                                 const Scales& w,
-                                                                 const uint8_t* act, F* acc) {
+  // Rows [kFirst, kFirst + kCount) of a group of kRows.
+  template <WeightType kType, int kRows, int kFirst, int kCount, int kTerms, class Codes>
+  static inline __attribute__((always_inline)) void IntegerRows(const Codes& codes, const Scales& w,
+                                                                const uint8_t* act, F* acc) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
       const uint8_t* term = act + t * kRows * 44;
-      const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows);
-      int32_t minus_sum[kRows];
-      std::memcpy(minus_sum, term + 4 * kRows, sizeof(minus_sum));
-      typename V::I sums[kRows];
+      const uint8_t* scales = term + 4 * kFirst;
+      const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows + 32 * kFirst);
+      int32_t minus_sum[kCount];
+      std::memcpy(minus_sum, term + 4 * (kRows + kFirst), sizeof(minus_sum));
+      typename V::I sums[kCount];
       if constexpr (kType == WeightType::kQ6_K) {
-        int32_t minus_low[kRows];
-        std::memcpy(minus_low, term + 8 * kRows, sizeof(minus_low));
-        codes.template Dot<kFormat.zero, 0, 4, kRows>(q, minus_low, sums);
-        Fold<kRows>(sums, w.low, term, acc);
-        for (int r = 0; r < kRows; ++r) minus_sum[r] -= minus_low[r];
-        codes.template Dot<kFormat.zero, 4, 4, kRows>(q, minus_sum, sums);
-        Fold<kRows>(sums, w.high, term, acc);
+        int32_t minus_low[kCount];
+        std::memcpy(minus_low, term + 4 * (2 * kRows + kFirst), sizeof(minus_low));
+        codes.template Dot<kFormat.zero, 0, 4, kCount>(q, minus_low, sums);
+        Fold<kCount>(sums, w.low, scales, acc);
+        for (int r = 0; r < kCount; ++r) minus_sum[r] -= minus_low[r];
+        codes.template Dot<kFormat.zero, 4, 4, kCount>(q, minus_sum, sums);
+        Fold<kCount>(sums, w.high, scales, acc);
       } else {
-        codes.template Dot<kFormat.zero, 0, 8, kRows>(q, minus_sum, sums);
-        Fold<kRows>(sums, w.low, term, acc);
+        codes.template Dot<kFormat.zero, 0, 8, kCount>(q, minus_sum, sums);
+        Fold<kCount>(sums, w.low, scales, acc);
       }
     }
     if constexpr (kFormat.has_min) {
-      const uint8_t* factors = act + kTerms * kRows * 44;
-      KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
+      const uint8_t* factors = act + kTerms * kRows * 44 + 4 * kFirst;
+      KVASIR_UNROLL for (int r = 0; r < kCount; ++r) {
         acc[r] = V::Fma(w.min, V::Set(FloatAt(factors + 4 * r)), acc[r]);
       }
     }
+  }
+
+  template <WeightType kType, int kRows, int kTerms, class Codes, int kFirst = 0>
+  static inline __attribute__((always_inline)) void RowsFrom(const Codes& codes, const Scales& w,
+                                                             const uint8_t* act, F* acc) {
+    constexpr int kLeft = kRows - kFirst;
+    constexpr int kCount = kLeft < Codes::kTogether ? kLeft : Codes::kTogether;
+    IntegerRows<kType, kRows, kFirst, kCount, kTerms>(codes, w, act, acc + kFirst);
+    if constexpr (kCount < kLeft) {
+      RowsFrom<kType, kRows, kTerms, Codes, kFirst + kCount>(codes, w, act, acc);
+    }
+  }
+
+  template <WeightType kType, int kRows, int kTerms, bool kUnpacked>
+  static inline __attribute__((always_inline)) void IntegerBlock(const uint8_t* codes,
+                                                                 const Scales& w,
+                                                                 const uint8_t* act, F* acc) {
+    constexpr int kBits = TileFormatOf(kType).code_bits;
+    constexpr bool kOnce = kTerms == 1 && kRows <= V::template Codes<kBits, kUnpacked>::kTogether;
+    const typename V::template Codes<kBits, kUnpacked, kOnce> block(codes);
+    RowsFrom<kType, kRows, kTerms>(block, w, act, acc);
   }
 
   // A tile's codes and scales where every group of many rows finds them ready.
@@ -120,8 +152,8 @@ struct MatmulBody {
     }
   }
 
-  // What is kPrefetchBytes further on than a block: of its codes, and of as much of the scales as
-  // is a block's share, or they would be left out at the end of every tile. (Of 256 columns they
+  // What is V::kPrefetchBytes further on than a block: of its codes, and of as much of the scales
+  // as is a block's share, or they would be left out at the end of every tile. (Of 256 columns they
   // are few, and not worth the instructions.)
   template <WeightType kType>
   static inline __attribute__((always_inline)) void PrefetchAhead(const uint8_t* tile,
@@ -129,7 +161,7 @@ struct MatmulBody {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     constexpr int kBytes =
         kFormat.code_bytes + (kFormat.super_blocks == 1 ? kFormat.scale_bytes : 0);
-    const uint8_t* ahead = tile + block * kBytes + kPrefetchBytes;
+    const uint8_t* ahead = tile + block * kBytes + V::kPrefetchBytes;
     KVASIR_UNROLL for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
   }
 
@@ -148,16 +180,12 @@ struct MatmulBody {
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) acc[r] = V::Set(0.0F);
     for (int64_t b = 0; b < blocks; ++b) {
       if constexpr (!kUnpacked) PrefetchAhead<kType>(packed, b);
-      const typename V::template Codes<kFormat.code_bits, kUnpacked> block(codes);
-      const auto* floats = reinterpret_cast<const float*>(codes + kUnpackedCodes);
-      const Scales w = kUnpacked
-                           ? Scales{V::Load(floats), V::Load(floats + 16), V::Load(floats + 32)}
-                           : LoadScales<kType>(scales, b);
+      const Scales w = BlockScales<kType, kUnpacked>(scales, b, codes);
       if (kTerms == 1 || (kTerms == kByBlock && job.two_terms[b] == 0)) {
-        IntegerBlock<kType, kRows, 1>(block, w, act, acc);
+        IntegerBlock<kType, kRows, 1, kUnpacked>(codes, w, act, acc);
         act += ActBlockBytes(kRows, 1);
       } else {
-        IntegerBlock<kType, kRows, 2>(block, w, act, acc);
+        IntegerBlock<kType, kRows, 2, kUnpacked>(codes, w, act, acc);
         act += ActBlockBytes(kRows, 2);
       }
       codes += kUnpacked ? kUnpackedBlock : static_cast<size_t>(kFormat.code_bytes);

@@ -16,6 +16,8 @@ struct Avx2 {
   using F = FloatsAvx2;
   using I = IntsAvx2;
 
+  static constexpr int kPrefetchBytes = 8192;
+
   static F Set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static void Store(float* p, const F& x) {
@@ -100,8 +102,8 @@ struct Avx2 {
 
   static constexpr bool kQuantizesRows = false;
 
-  template <int kBits, bool kUnpacked = false>
-  using Codes = CodesAvx2<kBits, kUnpacked>;
+  template <int kBits, bool kUnpacked = false, bool kOnce = false>
+  using Codes = CodesAvx2<kBits, kUnpacked, kOnce>;
 };
 
 }  // namespace kvasir::internal

@@ -6,25 +6,37 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "kernels/unroll.h"
 
 namespace kvasir::internal {
 
+// Copied register by register: GCC 12 copies the trivial struct as bytes in memory, in pieces of
+// other sizes than those it is read in, and the reader waits for the store.
 struct FloatsAvx2 {
   __m256 a, b;
+  FloatsAvx2() = default;
+  FloatsAvx2(__m256 first, __m256 second) : a(first), b(second) {}
+  FloatsAvx2(const FloatsAvx2& other) : a(other.a), b(other.b) {}
+  FloatsAvx2& operator=(const FloatsAvx2& other) {
+    a = other.a;
+    b = other.b;
+    return *this;
+  }
 };
 struct IntsAvx2 {
   __m256i a, b;
 };
 
-template <int kBits, bool kUnpacked>
+// kOnce: each code is used once, so it is unpacked where it is used; else all are, at the start,
+// and wait in memory (the registers hold sums).
+template <int kBits, bool kUnpacked, bool kOnce>
 struct CodesAvx2 {
   using F = FloatsAvx2;
   using I = IntsAvx2;
 
   static constexpr bool kPacked = kBits < 8 && !kUnpacked;
+  static constexpr bool kHeld = kPacked && !kOnce;
   // vpmaddubsw adds two products into 16 signed bits. So many of them (each at most 2 * 127 *
   // largest code) fit before widening: 8 of 4 bits, 4 of 5 bits, 2 of 6 bits. With 8 bits one
   // already would not, so those are taken as signed, |code - 128| <= 128 with the activation
@@ -32,43 +44,38 @@ struct CodesAvx2 {
   static constexpr int kRun = kBits == 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
   static_assert(kBits == 8 || kRun * 2 * 127 * ((1 << kBits) - 1) <= 32767);
 
+  // Rows that share each load of codes: as many as keep their sums in registers.
+  static constexpr int kTogether = kBits == 4 ? 4 : 2;
+
   const uint8_t* p;
-  __m256i w[kPacked ? 16 : 1];
+  __m256i w[kHeld ? 16 : 1];
   explicit CodesAvx2(const uint8_t* codes) : p(codes) {
-    if constexpr (kPacked) {
-      const __m256i mask = _mm256_set1_epi8(0xF);
-      KVASIR_UNROLL for (int v = 0; v < 8; ++v) {
-        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * v));
-        w[v] = _mm256_and_si256(both, mask);
-        w[v + 8] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-      }
-      AddHighBits(p + 256);
+    if constexpr (kHeld) {
+      KVASIR_UNROLL for (int v = 0; v < 16; ++v) w[v] = Unpack(v / 2, v % 2);
     }
   }
-  // Bits above the low four: v of a byte for line v, or 2 v and 2 v + 1 of one for every 4 lines.
-  void AddHighBits(const uint8_t* high) {
-    if constexpr (kBits == 5 || kBits == 6) {
-      [&]<int... kHalfLine>(std::integer_sequence<int, kHalfLine...>) {
-        (AddHighBitsOf<kHalfLine / 2, kHalfLine % 2>(high), ...);
-      }
-      (std::make_integer_sequence<int, 16>());
-    }
+  static __m256i LoadLine(const uint8_t* line) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line));
   }
-  template <int kLine, int kHalf>
-  void AddHighBitsOf(const uint8_t* high) {
+  // The low four bits, and those above: v of a byte for line v, or 2 v and 2 v + 1 of one for every
+  // 4 lines.
+  inline __attribute__((always_inline)) __m256i Unpack(int v, int half) const {
+    const __m256i both = LoadLine(p + 64 * (v % 4) + 32 * half);
+    const __m256i low =
+        _mm256_and_si256(v < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0xF));
+    if constexpr (kBits == 4) return low;
     constexpr int kStep = kBits - 4;
-    constexpr int kAt = kStep * kLine % 8;
-    __m256i bits = _mm256_loadu_si256(
-        reinterpret_cast<const __m256i*>(high + 64 * (kStep * kLine / 8) + 32 * kHalf));
-    if constexpr (kAt < 4) bits = _mm256_slli_epi16(bits, 4 - kAt);
-    if constexpr (kAt > 4) bits = _mm256_srli_epi16(bits, kAt - 4);
+    const int at = kStep * v % 8;
+    __m256i bits = LoadLine(p + 256 + 64 * (kStep * v / 8) + 32 * half);
+    bits = at < 4 ? _mm256_slli_epi16(bits, 4 - at) : _mm256_srli_epi16(bits, at - 4);
     bits = _mm256_and_si256(bits, _mm256_set1_epi8(kBits == 5 ? 0x10 : 0x30));
-    w[2 * kLine + kHalf] = _mm256_or_si256(w[2 * kLine + kHalf], bits);
+    return _mm256_or_si256(low, bits);
   }
   // Columns 4 v to 4 v + 3 of rows 8 half to 8 half + 7.
-  __m256i Get(int v, int half) const {
-    if constexpr (kPacked) return w[2 * v + half];
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 64 * v + 32 * half));
+  inline __attribute__((always_inline)) __m256i Get(int v, int half) const {
+    if constexpr (kHeld) return w[2 * v + half];
+    if constexpr (kPacked) return Unpack(v, half);
+    return LoadLine(p + 64 * v + 32 * half);
   }
   void StoreLines(uint8_t* out) const {
     KVASIR_UNROLL for (int v = 0; v < 16; ++v) {
@@ -94,9 +101,12 @@ struct CodesAvx2 {
     }
     return _mm256_maddubs_epi16(w.unsigned_codes, a);
   }
-  // kRows rows that share each load of codes, as many as keep their sums in registers.
+  // The sum as it stands: a compiler that adds in another order holds the products until then, in
+  // more registers than there are.
+  static inline __attribute__((always_inline)) void Keep(__m256i& sum) { asm("" : "+x"(sum)); }
   template <int kZero, int kFirst, int kCount, int kRows>
-  void DotRows(const int8_t* a, const int32_t* minus_sum, I* sums) const {
+  inline __attribute__((always_inline)) void Dot(const int8_t* a, const int32_t* minus_sum,
+                                                 I* sums) const {
     static_assert(kBits != 8 || kZero == 128);
     constexpr int kStep = kRun < kCount ? kRun : kCount;
     const __m256i ones = _mm256_set1_epi16(1);
@@ -118,20 +128,14 @@ struct CodesAvx2 {
           const __m256i h = Pairs(w_high, x);
           low[r] = v == first ? l : _mm256_add_epi16(low[r], l);
           high[r] = v == first ? h : _mm256_add_epi16(high[r], h);
+          Keep(low[r]);
+          Keep(high[r]);
         }
       }
       KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
         sums[r].a = _mm256_add_epi32(sums[r].a, _mm256_madd_epi16(low[r], ones));
         sums[r].b = _mm256_add_epi32(sums[r].b, _mm256_madd_epi16(high[r], ones));
       }
-    }
-  }
-  template <int kZero, int kFirst, int kCount, int kRows>
-  void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
-    constexpr int kMost = kBits == 4 ? 4 : 2;
-    constexpr int kTogether = kRows < kMost ? kRows : kMost;
-    KVASIR_UNROLL for (int r = 0; r < kRows; r += kTogether) {
-      DotRows<kZero, kFirst, kCount, kTogether>(a + 32 * r, minus_sum + r, sums + r);
     }
   }
   static __m256 Byte(__m256i codes, int byte) {

@@ -17,6 +17,8 @@ struct Avx512 {
   using F = __m512;
   using I = __m512i;
 
+  static constexpr int kPrefetchBytes = 4096;
+
   static F Set(float x) { return _mm512_set1_ps(x); }
   static F Load(const float* p) { return _mm512_loadu_ps(p); }
   static void Store(float* p, F a) { _mm512_storeu_ps(p, a); }
@@ -66,8 +68,9 @@ struct Avx512 {
   static constexpr bool kQuantizesRows = true;  // 8 together
   using QuantizeRows = QuantizeAvx512;
 
-  template <int kBits, bool kUnpacked = false>
+  template <int kBits, bool kUnpacked = false, bool kOnce = false>
   struct Codes {
+    static constexpr int kTogether = 16;
     __m512i w[8];
     explicit Codes(const uint8_t* p) {
       if constexpr (kBits < 8 && !kUnpacked) {

@@ -29,6 +29,11 @@ struct Portable {
     int32_t v[16];
   };
 
+  // How far ahead of a product its weights are asked for. Tiles lie one after the other, so that is
+  // the next tile or the one after: the processor's own prefetching stops at page borders and its
+  // window is too short to overlap the arithmetic of 8 rows with the next load.
+  static constexpr int kPrefetchBytes = 4096;
+
   static F Set(float x) {
     F r;
     for (float& lane : r.v) lane = x;
@@ -138,8 +143,9 @@ struct Portable {
 
   static constexpr bool kQuantizesRows = false;
 
-  template <int kBits, bool kUnpacked = false>
+  template <int kBits, bool kUnpacked = false, bool kOnce = false>
   struct Codes {
+    static constexpr int kTogether = 16;  // rows of one Dot, at the most
     const uint8_t* p;
     explicit Codes(const uint8_t* codes) : p(codes) {}
     int At(int column, int row) const { return CodeAt(kUnpacked ? 8 : kBits, p, column, row); }
