@@ -109,6 +109,10 @@ class Servers:
         self.started[name].signal(signal.SIGCONT)
         return self.started[name]
 
+    def sleep(self):
+        for server in self.started.values():
+            server.signal(signal.SIGSTOP)
+
     def end(self):
         for server in self.started.values():
             server.end()
@@ -139,8 +143,7 @@ def workload(name, who, figures):
             for entry, field in figures:
                 found = [e for e in entries if e["name"].startswith(entry + " ")]
                 values["%s %s" % (server, entry)] = found[0][field]
-        for server in c.servers.started.values():
-            server.signal(signal.SIGSTOP)
+        c.servers.sleep()
         return {"problems": problems} if problems else {}
     return measure
 
@@ -211,8 +214,8 @@ def measure_start(number, values, earlier, c):
 
 # ---- Interference: one user decodes while long prompts arrive
 
-def stream(port, prompt, count):
-    """Arrival times of the chunks of one greedy completion, the time it was sent first."""
+def stream(port, prompt, count, enough=None):
+    """Arrival times of the chunks of one greedy completion, the time it was sent first. Hangs up once `enough` is set."""
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     c.request("GET", "/v1/models")
     name = json.loads(c.getresponse().read())["data"][0]["id"]
@@ -225,40 +228,84 @@ def stream(port, prompt, count):
     for line in iter(r.readline, b""):
         if line.startswith(b"data: {") and b'"choices":[]' not in line.replace(b" ", b""):
             times.append(time.perf_counter())
+        if enough and enough.is_set():
+            break
+    c.close()
     return times
 
 
+def beside_prompts(port, tokens, prompts=2):
+    """(sorted gaps of a decoding user while prompts of 4,096 tokens come one after the other, seconds those prompts took)."""
+    box, enough = {"times": []}, threading.Event()
+    decoder = threading.Thread(target=lambda: box.update(times=stream(port, tokens(64), 4000, enough)))
+    decoder.start()
+    time.sleep(0.5)
+    from_time, took = time.perf_counter(), []
+    for _ in range(prompts):
+        t = stream(port, tokens(4096), 1)
+        took.append(t[1] - t[0])
+    to_time = time.perf_counter()
+    time.sleep(0.5)  # the gap that is open has an end
+    enough.set()
+    decoder.join()
+    gaps = sorted(b - a for a, b in zip(box["times"][1:], box["times"][2:]) if b > from_time and a < to_time)
+    if len(gaps) < 2 or box["times"][-1] < to_time:
+        raise RuntimeError("the decoding user had only %d gaps beside the prompts" % len(gaps))
+    return gaps, took
+
+
+def random_tokens(seed):
+    rng = random.Random(seed)
+    return lambda n: [rng.randrange(300, 49000) for _ in range(n)]
+
+
+def our_server(c, flags, log):
+    command = [c.kvasir, "serve", c.demo, "--port", "0", "--threads", str(c.threads)] + c.serve_flags + flags
+    return Server("ours with " + " ".join(flags), command, 0, os.path.join(c.out, log))
+
+
 def measure_interference(number, values, earlier, c):
-    rng, log = random.Random(2000 + number), os.path.join(c.out, "interference.log")
-    tokens = lambda n: [rng.randrange(300, 49000) for _ in range(n)]
-    command = [c.kvasir, "serve", c.demo, "--port", "0", "--threads", str(c.threads)] + c.serve_flags + ["--itl-target", "150"]
-    server = Server("ours with --itl-target", command, 0, log)
+    tokens = random_tokens(2000 + number)
+    server = our_server(c, ["--itl-target", "150"], "interference.log")
     try:
         stream(server.port, tokens(64), 8)
         alone = []
         for _ in range(2):
             t = stream(server.port, tokens(4096), 1)
             alone.append(t[1] - t[0])
-        # A decoder that outlives two prompts: it is sent 4,000 tokens' worth of time and cut when they are done.
-        box = {"times": []}
-        decoder = threading.Thread(target=lambda: box.update(times=stream(server.port, tokens(64), 1500)))
-        decoder.start()
-        time.sleep(0.5)
-        from_time, beside = time.perf_counter(), []
-        for _ in range(2):
-            t = stream(server.port, tokens(4096), 1)
-            beside.append(t[1] - t[0])
-        to_time = time.perf_counter()
-        decoder.join()
-        gaps = sorted(b - a for a, b in zip(box["times"][1:], box["times"][2:]) if b > from_time and a < to_time)
-        if len(gaps) < 20 or box["times"][-1] < to_time:
-            raise RuntimeError("the decoding user had only %d gaps beside the prompts" % len(gaps))
+        gaps, beside = beside_prompts(server.port, tokens)
         values["ours 200 ms over p99 gap"] = 0.2 / gaps[int(0.99 * (len(gaps) - 1))]
         values["ours prompt speed kept"] = sum(alone) / sum(beside)
         values["info longest gap s"] = gaps[-1]
         values["info p99 gap s"] = gaps[int(0.99 * (len(gaps) - 1))]
     finally:
         server.end()
+
+
+def measure_gap(number, values, earlier, c):
+    """w6 with a user who decodes until the prompts are answered, whatever the engine's speed; ours protects that user as one asks it to."""
+    problems = []
+    order = ["ours"] + (["vllm"] if c.vllm else []) + llama_builds(c, earlier, "longest gap")
+    for name in order if number % 2 == 0 else reversed(order):
+        tokens = random_tokens(3000 + number)
+        server = None
+        try:
+            if name == "ours":
+                c.servers.sleep()
+                server = our_server(c, ["--itl-target", "50"], "gap.log")
+                stream(server.port, tokens(64), 8)
+            gaps, took = beside_prompts((server or c.servers.turn(name)).port, tokens)
+            values[name + " longest gap"], values["info %s prompts s" % name] = gaps[-1], sum(took)
+        except (Skip, RuntimeError, OSError) as e:
+            if name == "ours":
+                raise
+            problems.append("%s: %s" % (name, e))
+            c.note("gap: " + problems[-1])
+        finally:
+            if server:
+                server.end()
+    c.servers.sleep()
+    return {"problems": problems} if problems else {}
 
 
 def units():
@@ -272,6 +319,9 @@ def units():
             View("4 agents, growing history (w5), wall", 3, "ours w5", "vllm w5|llama* w5", "low", "s")]),
         Unit("serve", "w6", 110, workload("w6", ["vllm", "llama"], [("w6", "itl_max")]), [
             View("worst gap between tokens while long prompts arrive (w6)", 30, "ours w6", "vllm w6|llama* w6", "low", "s")]),
+        Unit("serve", "gap", 60, measure_gap, [
+            View("the same, its user decoding until both prompts are answered, ours with `--itl-target 50`", 30, "ours longest gap",
+                 "vllm longest gap|llama* longest gap", "low", "s")]),
         Unit("interference", "interference", 20, measure_interference, [
             View("`--itl-target 150`: 200 ms over the p99 gap beside 4,096-token prompts", 1, "ours 200 ms over p99 gap", None, what=""),
             View("`--itl-target 150`: speed those prompts keep", 0.8, "ours prompt speed kept", None, what="")]),

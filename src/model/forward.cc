@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/check.h"
 #include "kernels/elementwise.h"
 #include "model/model.h"
@@ -65,16 +66,14 @@ class LlamaForward final : public ForwardPass {
         k_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.k_dim)),
         v_width_(static_cast<size_t>(config_.kv_heads) * static_cast<size_t>(config_.v_dim)),
         out_width_(static_cast<size_t>(config_.heads) * static_cast<size_t>(config_.v_dim)),
-        ff_(static_cast<size_t>(config_.ff)) {
-    const auto rows = static_cast<size_t>(options_.max_rows);
-    x_.resize(rows * hidden_);
-    normed_.resize(rows * hidden_);
-    added_.resize(rows * hidden_);
-    qkv_.resize(rows * (q_width_ + k_width_ + v_width_));
-    attended_.resize(rows * out_width_);
-    gate_up_.resize(rows * 2 * ff_);
-    logits_.resize(static_cast<size_t>(kLogitGroup) * static_cast<size_t>(config_.vocab));
-  }
+        ff_(static_cast<size_t>(config_.ff)),
+        x_(MaxRows() * hidden_),
+        normed_(MaxRows() * hidden_),
+        added_(MaxRows() * hidden_),
+        qkv_(MaxRows() * qkv_width()),
+        attended_(MaxRows() * out_width_),
+        gate_up_(MaxRows() * 2 * ff_),
+        logits_(static_cast<size_t>(kLogitGroup) * static_cast<size_t>(config_.vocab)) {}
 
   Status Run(const ForwardInput& input, LogitSink sink) override {
     KVASIR_RETURN_IF_ERROR(Check(input));
@@ -111,6 +110,7 @@ class LlamaForward final : public ForwardPass {
   }
 
  private:
+  size_t MaxRows() const { return static_cast<size_t>(options_.max_rows); }
   size_t qkv_width() const { return q_width_ + k_width_ + v_width_; }
 
   // How the input of a layer's products is rounded.
@@ -184,7 +184,7 @@ class LlamaForward final : public ForwardPass {
   void Embed(std::span<const int32_t> tokens) {
     ForChunks(static_cast<int>(tokens.size()), hidden_, [&](int first, int count, int) {
       for (size_t row = static_cast<size_t>(first); row < static_cast<size_t>(first + count); ++row)
-        model_.embedding.Row(tokens[row], std::span(x_).subspan(row * hidden_, hidden_));
+        model_.embedding.Row(tokens[row], x_.span().subspan(row * hidden_, hidden_));
       Norm(model_.layers.front().attn_norm, first, count);
     });
   }
@@ -311,13 +311,13 @@ class LlamaForward final : public ForwardPass {
   SerialExecutor serial_;
   RopeTable rope_;
   const size_t hidden_, q_width_, k_width_, v_width_, out_width_, ff_;
-  std::vector<float> x_;         // residual stream, [rows][hidden]
-  std::vector<float> normed_;    // [rows][hidden]
-  std::vector<float> added_;     // what a sub-layer adds, [rows][hidden]
-  std::vector<float> qkv_;       // [rows][q | k | v]
-  std::vector<float> attended_;  // [rows][heads * v_dim]
-  std::vector<float> gate_up_;   // [rows][gate | up]
-  std::vector<float> logits_;    // [kLogitGroup][vocab]
+  Buffer<float> x_;         // residual stream, [rows][hidden]
+  Buffer<float> normed_;    // [rows][hidden]
+  Buffer<float> added_;     // what a sub-layer adds, [rows][hidden]
+  Buffer<float> qkv_;       // [rows][q | k | v]
+  Buffer<float> attended_;  // [rows][heads * v_dim]
+  Buffer<float> gate_up_;   // [rows][gate | up]
+  Buffer<float> logits_;    // [kLogitGroup][vocab]
   std::vector<std::vector<AttentionSpanOfSequence>> clipped_;  // per worker
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;

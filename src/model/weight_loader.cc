@@ -12,13 +12,11 @@ constexpr size_t kHashChunk = size_t{1} << 20;  // part of the fingerprint's def
 constexpr uint64_t kReadAhead = uint64_t{64}
                                 << 20;  // tensors are asked for about as the file has them
 
-uint64_t HashBytes(std::span<const std::byte> bytes, Executor& executor) {
-  std::vector<uint64_t> chunks((bytes.size() + kHashChunk - 1) / kHashChunk);
-  executor.ParallelFor(chunks.size(), [&](size_t i, int) {
-    const size_t first = i * kHashChunk;
-    chunks[i] = Hash64(bytes.subspan(first, std::min(kHashChunk, bytes.size() - first)));
-  });
-  return Hash64(std::as_bytes(std::span(chunks)), bytes.size());
+// Hashed at once, so that threads have pieces to share where a tensor is less than one.
+constexpr size_t kHashTogether = size_t{8} << 20;
+
+size_t HashPieces(const GgufTensor& tensor) {
+  return (tensor.bytes + kHashChunk - 1) / kHashChunk;
 }
 
 }  // namespace
@@ -26,6 +24,33 @@ uint64_t HashBytes(std::span<const std::byte> bytes, Executor& executor) {
 WeightLoader::WeightLoader(const GgufFile& file, Executor& executor, const LoadProgress& progress)
     : file_(file), executor_(executor), progress_(progress) {
   for (const GgufTensor& tensor : file.tensors()) bytes_all_ += tensor.bytes;
+  contents_.resize(file.tensors().size());
+  hashed_.resize(file.tensors().size());
+}
+
+void WeightLoader::HashFrom(size_t tensor) {
+  const auto& tensors = file_.tensors();
+  std::vector<std::span<const std::byte>> pieces;
+  size_t end = tensor;
+  for (size_t bytes = 0; end < tensors.size() && !hashed_[end]; ++end) {
+    const GgufTensor& next = tensors[end];
+    bytes += next.bytes;
+    if (end > tensor && bytes > kHashTogether) break;
+    const std::span<const std::byte> all(next.data, next.bytes);
+    for (size_t i = 0; i < HashPieces(next); ++i) {
+      const size_t first = i * kHashChunk;
+      pieces.push_back(all.subspan(first, std::min(kHashChunk, all.size() - first)));
+    }
+  }
+  std::vector<uint64_t> of_pieces(pieces.size());
+  executor_.ParallelFor(pieces.size(), [&](size_t i, int) { of_pieces[i] = Hash64(pieces[i]); });
+  std::span<const uint64_t> rest(of_pieces);
+  for (size_t i = tensor; i < end; ++i) {
+    const size_t count = HashPieces(tensors[i]);
+    contents_[i] = Hash64(std::as_bytes(rest.first(count)), tensors[i].bytes);
+    hashed_[i] = true;
+    rest = rest.subspan(count);
+  }
 }
 
 const GgufTensor& WeightLoader::Take(const std::string& name) {
@@ -36,7 +61,9 @@ const GgufTensor& WeightLoader::Take(const std::string& name) {
   hashes_.push_back(static_cast<uint64_t>(tensor->type));
   hashes_.push_back(static_cast<uint64_t>(tensor->columns()));
   hashes_.push_back(static_cast<uint64_t>(tensor->rows()));
-  hashes_.push_back(HashBytes({tensor->data, tensor->bytes}, executor_));
+  const auto index = static_cast<size_t>(tensor - file_.tensors().data());
+  if (!hashed_[index]) HashFrom(index);
+  hashes_.push_back(contents_[index]);
   return *tensor;
 }
 

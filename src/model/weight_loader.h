@@ -34,7 +34,8 @@ class WeightLoader {
   uint64_t Hash() const;
 
  private:
-  const GgufTensor& Take(const std::string& name);  // hashes it
+  const GgufTensor& Take(const std::string& name);  // enters its hash
+  void HashFrom(size_t tensor);                     // it and those that follow it in the file
   void Done(const GgufTensor& tensor);              // drops its pages, reports progress
   PackedMatrix Pack(const std::vector<const GgufTensor*>& tensors);
 
@@ -43,6 +44,8 @@ class WeightLoader {
   const LoadProgress& progress_;
   Status status_;
   std::vector<uint64_t> hashes_;
+  std::vector<uint64_t> contents_;  // per tensor of the file: of its bytes, once `hashed_`
+  std::vector<bool> hashed_;
   uint64_t bytes_done_ = 0;
   uint64_t bytes_all_ = 0;
 };
