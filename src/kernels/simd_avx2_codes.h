@@ -135,6 +135,10 @@ struct CodesAvx2 {
       KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
         sums[r].a = _mm256_add_epi32(sums[r].a, _mm256_madd_epi16(low[r], ones));
         sums[r].b = _mm256_add_epi32(sums[r].b, _mm256_madd_epi16(high[r], ones));
+        if constexpr (kStep < kCount) {
+          Keep(sums[r].a);
+          Keep(sums[r].b);
+        }
       }
     }
   }
