@@ -38,8 +38,7 @@ struct MatmulBody {
     F low, high, min;
   };
   template <WeightType kType>
-  static inline __attribute__((always_inline)) Scales LoadScales(const uint8_t* scales,
-                                                                 int64_t block) {
+  static KVASIR_INLINE Scales LoadScales(const uint8_t* scales, int64_t block) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     const uint8_t* p = scales + (block / kFormat.super_blocks) * kFormat.scale_bytes;
     const auto sub = static_cast<size_t>(block % kFormat.super_blocks);
@@ -58,9 +57,8 @@ struct MatmulBody {
   // From the unpacked tile, or from the packed one. One expression each: GCC keeps a conditional
   // value of so many registers in memory and copies it there in pieces, which stalls its readers.
   template <WeightType kType, bool kUnpacked>
-  static inline __attribute__((always_inline)) Scales BlockScales(const uint8_t* scales,
-                                                                  int64_t block,
-                                                                  const uint8_t* codes) {
+  static KVASIR_INLINE Scales BlockScales(const uint8_t* scales, int64_t block,
+                                          const uint8_t* codes) {
     if constexpr (kUnpacked) {
       const auto* floats = reinterpret_cast<const float*>(codes + kUnpackedCodes);
       return {V::Load(floats), V::Load(floats + 16), V::Load(floats + 32)};
@@ -71,8 +69,8 @@ struct MatmulBody {
 
   // acc[r] += sums[r] * (weight scale * activation scale of row r)
   template <int kRows>
-  static inline __attribute__((always_inline)) void Fold(const typename V::I* sums, const F& w,
-                                                         const uint8_t* scales, F* acc) {
+  static KVASIR_INLINE void Fold(const typename V::I* sums, const F& w, const uint8_t* scales,
+                                 F* acc) {
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
       acc[r] = V::Fma(V::FromInt(sums[r]), V::Mul(w, V::Set(FloatAt(scales + 4 * r))), acc[r]);
     }
@@ -80,8 +78,8 @@ struct MatmulBody {
 
   // Rows [kFirst, kFirst + kCount) of a group of kRows.
   template <WeightType kType, int kRows, int kFirst, int kCount, int kTerms, class Codes>
-  static inline __attribute__((always_inline)) void IntegerRows(const Codes& codes, const Scales& w,
-                                                                const uint8_t* act, F* acc) {
+  static KVASIR_INLINE void IntegerRows(const Codes& codes, const Scales& w, const uint8_t* act,
+                                        F* acc) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
       const uint8_t* term = act + t * kRows * 44;
@@ -112,8 +110,8 @@ struct MatmulBody {
   }
 
   template <WeightType kType, int kRows, int kTerms, class Codes, int kFirst = 0>
-  static inline __attribute__((always_inline)) void RowsFrom(const Codes& codes, const Scales& w,
-                                                             const uint8_t* act, F* acc) {
+  static KVASIR_INLINE void RowsFrom(const Codes& codes, const Scales& w, const uint8_t* act,
+                                     F* acc) {
     constexpr int kLeft = kRows - kFirst;
     constexpr int kCount = kLeft < Codes::kTogether ? kLeft : Codes::kTogether;
     IntegerRows<kType, kRows, kFirst, kCount, kTerms>(codes, w, act, acc + kFirst);
@@ -123,9 +121,8 @@ struct MatmulBody {
   }
 
   template <WeightType kType, int kRows, int kTerms, bool kUnpacked>
-  static inline __attribute__((always_inline)) void IntegerBlock(const uint8_t* codes,
-                                                                 const Scales& w,
-                                                                 const uint8_t* act, F* acc) {
+  static KVASIR_INLINE void IntegerBlock(const uint8_t* codes, const Scales& w, const uint8_t* act,
+                                         F* acc) {
     constexpr int kBits = TileFormatOf(kType).code_bits;
     constexpr bool kOnce = kTerms == 1 && kRows <= V::template Codes<kBits, kUnpacked>::kTogether;
     const typename V::template Codes<kBits, kUnpacked, kOnce> block(codes);
@@ -156,8 +153,7 @@ struct MatmulBody {
   // as is a block's share, or they would be left out at the end of every tile. (Of 256 columns they
   // are few, and not worth the instructions.)
   template <WeightType kType>
-  static inline __attribute__((always_inline)) void PrefetchAhead(const uint8_t* tile,
-                                                                  int64_t block) {
+  static KVASIR_INLINE void PrefetchAhead(const uint8_t* tile, int64_t block) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
     constexpr int kBytes =
         kFormat.code_bytes + (kFormat.super_blocks == 1 ? kFormat.scale_bytes : 0);
@@ -194,8 +190,8 @@ struct MatmulBody {
   }
 
   template <int kRows>
-  static inline __attribute__((always_inline)) void StoreTile(const TileJob& job, int64_t tile,
-                                                              const RowGroup& group, const F* acc) {
+  static KVASIR_INLINE void StoreTile(const TileJob& job, int64_t tile, const RowGroup& group,
+                                      const F* acc) {
     const int64_t first = tile * kTileRows;
     const int64_t lanes = job.out_rows - first < kTileRows ? job.out_rows - first : kTileRows;
     float bias[kTileRows] = {};
@@ -218,8 +214,7 @@ struct MatmulBody {
 
   // acc[r] += w * x[r][column], w one weight per lane.
   template <int kRows>
-  static inline __attribute__((always_inline)) void FloatColumn(F w, const float* const* x,
-                                                                int64_t column, F* acc) {
+  static KVASIR_INLINE void FloatColumn(F w, const float* const* x, int64_t column, F* acc) {
     KVASIR_UNROLL for (int r = 0; r < kRows; ++r) {
       acc[r] = V::Fma(w, V::Set(x[r][column]), acc[r]);
     }

@@ -59,7 +59,7 @@ struct CodesAvx2 {
   }
   // The low four bits, and those above: v of a byte for line v, or 2 v and 2 v + 1 of one for every
   // 4 lines.
-  inline __attribute__((always_inline)) __m256i Unpack(int v, int half) const {
+  KVASIR_INLINE __m256i Unpack(int v, int half) const {
     const __m256i both = LoadLine(p + 64 * (v % 4) + 32 * half);
     const __m256i low =
         _mm256_and_si256(v < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0xF));
@@ -72,7 +72,7 @@ struct CodesAvx2 {
     return _mm256_or_si256(low, bits);
   }
   // Columns 4 v to 4 v + 3 of rows 8 half to 8 half + 7.
-  inline __attribute__((always_inline)) __m256i Get(int v, int half) const {
+  KVASIR_INLINE __m256i Get(int v, int half) const {
     if constexpr (kHeld) return w[2 * v + half];
     if constexpr (kPacked) return Unpack(v, half);
     return LoadLine(p + 64 * v + 32 * half);
@@ -103,10 +103,9 @@ struct CodesAvx2 {
   }
   // The sum as it stands: a compiler that adds in another order holds the products until then, in
   // more registers than there are.
-  static inline __attribute__((always_inline)) void Keep(__m256i& sum) { asm("" : "+x"(sum)); }
+  static KVASIR_INLINE void Keep(__m256i& sum) { asm("" : "+x"(sum)); }
   template <int kZero, int kFirst, int kCount, int kRows>
-  inline __attribute__((always_inline)) void Dot(const int8_t* a, const int32_t* minus_sum,
-                                                 I* sums) const {
+  KVASIR_INLINE void Dot(const int8_t* a, const int32_t* minus_sum, I* sums) const {
     static_assert(kBits != 8 || kZero == 128);
     constexpr int kStep = kRun < kCount ? kRun : kCount;
     const __m256i ones = _mm256_set1_epi16(1);
