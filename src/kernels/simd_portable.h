@@ -143,6 +143,7 @@ struct Portable {
 
   static constexpr bool kQuantizesRows = false;
 
+  // kOnce: each code will be used once (of matter where codes are more than the registers).
   template <int kBits, bool kUnpacked = false, bool kOnce = false>
   struct Codes {
     static constexpr int kTogether = 16;  // rows of one Dot, at the most
