@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "base/sanitizer.h"
+
 namespace kvasir::golden {
 
 inline constexpr const char* kNoModel =
@@ -44,17 +46,7 @@ inline std::optional<std::string> FindDemoModel() {
 // Long texts run only without sanitizers, or with KVASIR_SLOW_TESTS=1.
 inline bool SlowTestsWanted() {
   if (const char* wanted = std::getenv("KVASIR_SLOW_TESTS")) return std::string(wanted) != "0";
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return false;
-#else
-  return true;
-#endif
-#else
-  return true;
-#endif
+  return !kSanitized;
 }
 
 // One text of logits.bin or kld.bin.

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/hash.h"
+#include "base/sanitizer.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/engine.h"
@@ -376,14 +377,6 @@ uint64_t Seed() {
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
 }
 
-// Sanitizers look for other faults than wrong tokens and take minutes for it: fewer schedules
-// there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 std::string DemoPath() {
   std::string path;
   if (const char* named = std::getenv("KVASIR_DEMO_MODEL")) {
@@ -403,6 +396,8 @@ constexpr KvPair kSmallFormats[] = {{KvType::kI8, KvType::kI8},
                                     {KvType::kI4, KvType::kI4},
                                     {KvType::kFp8E4M3, KvType::kFp8E5M2}};
 
+// Where kSanitized: sanitizers look for other faults than wrong tokens and take minutes for it, so
+// there are fewer schedules.
 TEST(SameTokens, SmallFormatsUnderRandomSchedules) {
   const std::string path = "../shared/models/stories260K.gguf";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: " << path << " is not there";
@@ -420,13 +415,14 @@ TEST(SameTokens, SmallFormatsUnderRandomSchedules) {
 TEST(SameTokens, SmallFormatsOnTheDemoModel) {
   const std::string path = DemoPath();
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "SKIPPED: the demo model is not at " << path;
-  for (const KvPair kv : {kSmallFormats[0], kSmallFormats[2]}) {
+  for (const KvPair kv : {kSmallFormats[2], kSmallFormats[0]}) {
     if (HasFailure()) return;
+    if (kSanitized && kv != kSmallFormats[2]) return;
     Plan plan;
     plan.seed = Seed();
     plan.kv = kv;
     plan.longest_prompt = 40;
-    plan.schedules = kSanitized ? 2 : 6;
+    plan.schedules = kSanitized ? 1 : 6;
     plan.max_neighbours = kSanitized ? 5 : 10;
     plan.max_model_len = 64;
     Check(path, plan);

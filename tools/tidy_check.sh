@@ -8,6 +8,6 @@ shift
 if [ $# -gt 0 ]; then
   files=("$@")
 else
-  mapfile -t files < <(find src apps -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' ! -name '*_bench.cc' | sort)
+  mapfile -t files < <(find src apps -name '*.cc' ! -name '*_test.cc' ! -name 'test_*.cc' ! -name '*_fuzz.cc' ! -name '*_bench.cc' | sort)
 fi
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p "$build" --quiet --warnings-as-errors='*' 2>/dev/null

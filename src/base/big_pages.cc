@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/sanitizer.h"
+
 namespace kvasir {
 namespace {
 
@@ -55,18 +57,10 @@ class Region {
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__)
-#define KVASIR_PIECES_ALONE 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define KVASIR_PIECES_ALONE 1
-#endif
-#endif
-
 std::shared_ptr<uint8_t> TakeBigPages(size_t bytes) {
   if (bytes == 0 || bytes > SIZE_MAX / 2) return nullptr;
   const size_t size = RoundUp(bytes, kAlign);
-#ifdef KVASIR_PIECES_ALONE
+#ifdef KVASIR_ASAN
   // Each alone, so that AddressSanitizer sees what reads past its end.
   if (size > size_t{1} << 40) return nullptr;
   auto* alone = static_cast<uint8_t*>(std::aligned_alloc(kAlign, size));

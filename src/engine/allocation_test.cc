@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/hash.h"
+#include "base/sanitizer.h"
 #include "engine/cpu_arena.h"
 #include "engine/cpu_runner.h"
 #include "engine/engine.h"
@@ -17,12 +18,8 @@
 #include "model/testing/temp_folder.h"
 #include "model/testing/tiny_llama.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVASIR_ASAN) || defined(KVASIR_TSAN)
 #define KVASIR_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KVASIR_SANITIZED 1
-#endif
 #endif
 
 #ifdef KVASIR_SANITIZED

@@ -2,6 +2,8 @@
 // do by itself.
 #pragma once
 
+#include "base/sanitizer.h"
+
 #if defined(__clang__)
 #define KVASIR_UNROLL _Pragma("unroll")
 #else
@@ -10,13 +12,8 @@
 
 // Inlined even where a compiler would not, except under AddressSanitizer: clang 14 takes longer
 // than ten minutes for one file of products with every access checked in every copy.
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef KVASIR_ASAN
 #define KVASIR_INLINE inline
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define KVASIR_INLINE inline
-#endif
-#endif
-#ifndef KVASIR_INLINE
+#else
 #define KVASIR_INLINE inline __attribute__((always_inline))
 #endif

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "base/hash.h"
+#include "base/sanitizer.h"
 #include "kvcache/kv_cache.h"
 
 namespace kvasir {
@@ -424,11 +425,7 @@ class Episode {
 int Rounds() {
   const char* text = std::getenv("KVASIR_FUZZ_ROUNDS");
   if (text != nullptr) return std::atoi(text);
-#if defined(__SANITIZE_ADDRESS__)
-  return 60;
-#else
-  return 400;
-#endif
+  return kSanitized ? 60 : 400;
 }
 
 TEST(KvCacheRandom, BytesAreAlwaysOnesOwn) {

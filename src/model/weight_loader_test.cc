@@ -8,17 +8,12 @@
 #include <fstream>
 #include <string>
 
+#include "base/sanitizer.h"
 #include "env/machine.h"
 #include "env/thread_pool.h"
 #include "model/model.h"
 #include "model/testing/temp_folder.h"
 #include "model/testing/tiny_llama.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KVASIR_CLANG_SANITIZED 1
-#endif
-#endif
 
 namespace kvasir {
 namespace {
@@ -44,9 +39,8 @@ bool ResetPeak() {
 }
 
 TEST(WeightLoader, NeverHoldsTwoCopies) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(KVASIR_CLANG_SANITIZED)
-  GTEST_SKIP() << "SKIPPED: sanitizers keep freed memory and shadow bytes, peaks mean nothing";
-#endif
+  if (kSanitized)
+    GTEST_SKIP() << "SKIPPED: sanitizers keep freed memory and shadow bytes, peaks mean nothing";
   const testing::TempFolder folder;
   testing::TinyLlama shape;
   shape.layers = 8;

@@ -71,14 +71,14 @@ Joined Join(const TestReply& reply, bool chat, int index = 0) {
 class ServerApiTest : public ::testing::Test {
  protected:
   Json Plain(const std::string& path, const Json& body) {
-    const TestReply reply = server_.Post(path, body.dump());
+    const TestReply reply = server_.Post(path, DumpJson(body));
     EXPECT_EQ(reply.status, 200) << reply.body;
     return reply.json();
   }
   Joined Streamed(const std::string& path, Json body, int index = 0) {
     body["stream"] = true;
     body["stream_options"] = {{"include_usage", true}};
-    return Join(server_.Post(path, body.dump()), path == kChat, index);
+    return Join(server_.Post(path, DumpJson(body)), path == kChat, index);
   }
   // 400, and the error names the field.
   void Refused(const std::string& path, const std::string& body, const std::string& field) {
@@ -86,7 +86,7 @@ class ServerApiTest : public ::testing::Test {
     EXPECT_EQ(reply.status, 400) << body << reply.body;
     const Json error = reply.json()["error"];
     EXPECT_EQ(error["type"], "invalid_request_error");
-    EXPECT_EQ(error["param"], field) << body << error.dump();
+    EXPECT_EQ(error["param"], field) << body << DumpJson(error);
     EXPECT_NE(error["message"].get<std::string>().find(field.substr(0, field.find('['))),
               std::string::npos)
         << error;
@@ -242,7 +242,7 @@ TEST(ServerContextTest, APoolThatIsSmallerThanTheModelIsNamed) {
   for (const int32_t model_len : {0, 256, 8192}) {
     const TestServer server(options, {}, false, model_len);
     // Counted, asked for, and too long to be counted.
-    for (const std::string& body : {Json({{"prompt", std::vector<int>(300, 'a')}}).dump(),
+    for (const std::string& body : {DumpJson({{"prompt", std::vector<int>(300, 'a')}}),
                                     std::string(R"({"prompt":"ab","max_tokens":400})"),
                                     R"({"prompt":")" + std::string(1 << 20, 'a') + "\"}"}) {
       const TestReply reply = server.Post("/v1/completions", body);
@@ -266,7 +266,7 @@ TEST(ServerContextTest, TheEdgeOfTheContext) {
   const TestServer server(options);
   const auto ask = [&](size_t tokens, const std::string& more) {
     return server.Post("/v1/completions",
-                       Json({{"prompt", std::vector<int>(tokens, 'a')}}).dump().insert(1, more));
+                       DumpJson({{"prompt", std::vector<int>(tokens, 'a')}}).insert(1, more));
   };
   EXPECT_EQ(ask(254, "").json()["choices"][0]["text"], "aa");
   EXPECT_EQ(ask(254, "").json()["choices"][0]["finish_reason"], "length");
@@ -433,7 +433,9 @@ TEST_F(ServerApiTest, SharedCases) {
   const std::string folder = "../shared/cases/requests/";
   std::ifstream index(folder + "index.json");
   if (!index) GTEST_SKIP() << "no ../shared/cases/requests: the shared cases are not run";
-  const Json cases = Json::parse(index);
+  std::stringstream list;
+  list << index.rdbuf();
+  const Json cases = TestJson(list.str());
   int run = 0;
   for (const Json& entry : cases) {
     const std::string file = entry["file"];
@@ -442,9 +444,9 @@ TEST_F(ServerApiTest, SharedCases) {
     std::ifstream in(folder + file);
     std::stringstream text;
     text << in.rdbuf();
-    Json body = Json::parse(text.str());
+    Json body = TestJson(text.str());
     body["model"] = "m";
-    const TestReply reply = server_.Post(entry["endpoint"], body.dump());
+    const TestReply reply = server_.Post(entry["endpoint"], DumpJson(body));
     const Json& expect = entry["expect"];
     if (expect["status"] != 200) continue;
     EXPECT_EQ(reply.status, 200) << file << reply.body;

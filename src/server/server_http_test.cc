@@ -237,7 +237,7 @@ TEST(ServerHttpTest, ManyConnectionsAtOnce) {
         const std::string text(1, static_cast<char>('a' + i));
         const Json body = {
             {"prompt", std::string(32, text[0])}, {"max_tokens", 4}, {"stream", k % 2 == 1}};
-        const TestReply reply = client.Post(kText, body.dump());
+        const TestReply reply = client.Post(kText, DumpJson(body));
         if (reply.status != 200) continue;
         if (k % 2 == 1 || reply.json()["choices"][0]["text"] == std::string(4, text[0])) ++right;
       }

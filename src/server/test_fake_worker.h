@@ -1,14 +1,14 @@
 // For tests: a Worker that copies (test_fake_choice.h) and remembers what it was told.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "engine/worker.h"
@@ -18,86 +18,25 @@ namespace kvasir {
 
 class FakeWorker : public Worker {
  public:
-  explicit FakeWorker(FakeWorkerOptions options = {}) : options_(options) {
-    info_.vocab = options.vocab;
-    info_.max_model_len = options.context;
-    info_.block_tokens = 16;
-    info_.pool_blocks = 256;
-    info_.kv_type_k = info_.kv_type_v = "f16";
-    info_.kv_verdict = options.kv_verdict;
-    info_.kv_failed = !options.kv_verdict.empty();
-    thread_ = std::thread([this] { Loop(); });
-  }
-  ~FakeWorker() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
+  explicit FakeWorker(FakeWorkerOptions options = {});
+  ~FakeWorker() override;
 
-  Status Submit(Request request, std::shared_ptr<EventSink> sink) override {
-    const std::lock_guard lock(mutex_);
-    if (static_cast<int32_t>(live_.size()) >= options_.max_queue)
-      return ResourceExhausted("the queue is full");
-    Live live;
-    live.sink = std::move(sink);
-    for (int32_t i = 0; i < request.n; ++i) live.choices.push_back({request.prompt, true});
-    requests_.push_back(request);
-    live.request = std::move(request);
-    live_.emplace(live.request.id.value, std::move(live));
-    ++submitted;
-    wake_.notify_all();
-    return Status::Ok();
-  }
-  void Cancel(RequestId id) override {
-    const std::lock_guard lock(mutex_);
-    cancelled += live_.erase(id.value);
-  }
-  void FinishChoice(RequestId id, int32_t choice) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = live_.find(id.value);
-    if (found == live_.end()) return;
-    found->second.choices[static_cast<size_t>(choice)].open = false;
-    ++finished_choices;
-    EraseIfDone(found);
-  }
-  void Cache(CacheRequest request, std::function<void(CacheReply)> done) override {
-    const std::lock_guard lock(cache_mutex);
-    cache_requests.push_back(std::move(request));
-    done(cache_reply);
-  }
+  Status Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  void Cancel(RequestId id) override;
+  void FinishChoice(RequestId id, int32_t choice) override;
+  void Cache(CacheRequest request, std::function<void(CacheReply)> done) override;
   std::mutex cache_mutex;
   std::vector<CacheRequest> cache_requests;
   CacheReply cache_reply;  // what the next ones are answered
   const WorkerInfo& info() const override { return info_; }
-  WorkerStats stats() const override {
-    const std::lock_guard lock(mutex_);
-    WorkerStats stats = options_.stats;
-    (held_ ? stats.waiting : stats.running) = static_cast<int64_t>(live_.size());
-    stats.books.total = info_.pool_blocks;
-    stats.books.pinned = static_cast<int64_t>(live_.size());
-    stats.books.free = info_.pool_blocks - stats.books.pinned;
-    return stats;
-  }
+  WorkerStats stats() const override;
   void Drain(int64_t /*timeout_ns*/) override {}
 
-  void Hold(bool held) {
-    const std::lock_guard lock(mutex_);
-    held_ = held;
-    wake_.notify_all();
-  }
+  void Hold(bool held);
 
   // All that were submitted, in order.
-  std::vector<Request> requests() const {
-    const std::lock_guard lock(mutex_);
-    return requests_;
-  }
-  std::vector<CacheRequest> commands() {
-    const std::lock_guard lock(cache_mutex);
-    return cache_requests;
-  }
+  std::vector<Request> requests() const;
+  std::vector<CacheRequest> commands();
 
   std::atomic<uint64_t> submitted{0}, cancelled{0}, finished_choices{0};
 
@@ -109,33 +48,9 @@ class FakeWorker : public Worker {
   };
   using Map = std::map<uint64_t, Live>;
 
-  void EraseIfDone(Map::iterator it) {
-    const auto& choices = it->second.choices;
-    if (std::none_of(choices.begin(), choices.end(), [](const FakeChoice& c) { return c.open; }))
-      live_.erase(it);
-  }
+  void EraseIfDone(Map::iterator it);
 
-  void Loop() {
-    std::unique_lock lock(mutex_);
-    while (!ending_) {
-      wake_.wait(lock, [this] { return ending_ || (!held_ && !live_.empty()); });
-      std::vector<std::pair<std::shared_ptr<EventSink>, std::vector<TokenEvent>>> out;
-      for (auto it = live_.begin(); !ending_ && it != live_.end();) {
-        auto& [sink, events] = out.emplace_back(it->second.sink, std::vector<TokenEvent>{});
-        for (int32_t c = 0; c < it->second.request.n; ++c)
-          if (it->second.choices[static_cast<size_t>(c)].open)
-            events.push_back(FakeNext(options_, it->second.request, c,
-                                      &it->second.choices[static_cast<size_t>(c)]));
-        EraseIfDone(it++);
-      }
-      lock.unlock();
-      for (auto& [sink, events] : out) sink->OnTokens(events);
-      out.clear();
-      if (options_.step_us > 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(options_.step_us));
-      lock.lock();
-    }
-  }
+  void Loop();
 
   FakeWorkerOptions options_;
   WorkerInfo info_;
