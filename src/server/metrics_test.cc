@@ -217,7 +217,7 @@ TEST(AccessLogTest, LinesCannotBeForged) {
   record.method = "GET";
   record.status = 499;
   EXPECT_EQ(AccessLog(true, false).Format(record).find('\n'), std::string::npos);
-  const Json line = TestJson(AccessLog(true, true).Format(record));
+  const Json line = ParseJson(AccessLog(true, true).Format(record)).value();
   EXPECT_EQ(line["status"], 499);
   EXPECT_EQ(line["path"], record.path);
 }
