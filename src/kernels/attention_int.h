@@ -7,8 +7,8 @@
 //
 //   8 bytes  [quads][n]           the path's form of 4 codes
 //   float    [n]                  scales
-//   int32    [groups][2][n]       what the path starts its sums with (AVX-512: minus 128 times
-//   sums)
+//   int32    [groups][2][n]       what the path starts its sums with: -128 times the sum of the
+//                                 factors that meet codes plus 128 (AVX-512: of either half)
 //
 // AMX has a form of its own for blocks of several rows (attention_int_amx.cc).
 #pragma once

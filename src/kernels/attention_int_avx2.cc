@@ -1,5 +1,7 @@
 // Attention over i8 and i4 with AVX2: everything as 16-bit integers, whose pair products
-// (vpmaddwd) are exact: K and V are widened once for all rows, a query code needs one factor.
+// (vpmaddwd) are exact. Of 4 codes in 32 bits, plus 128 each, the even ones and the odd ones become
+// 16 bits by a mask and a shift, so the products of a token (of V: a channel) stay in its own lane:
+// the factors lie as (0, 2), (1, 3), and sums start with -128 times the sum of the factors.
 #include "kernels/attention_int_inl.h"
 #include "kernels/attention_vec8_inl.h"
 #include "kernels/kv_encode_inl.h"
@@ -10,16 +12,21 @@ namespace {
 struct IntVec8 : Vec8 {
   using I = __m256i;
   struct Pair {
-    __m256i a, b;
+    __m256i even, odd;
   };
-  using Key = Pair;    // tokens 0..3 and 4..7, 4 channels each
-  using Value = Pair;  // channels 0..3 and 4..7, 4 tokens each
-  using Dots = Pair;   // the two pairs of each, not yet added
-  using ValueSums = Pair;
+  using Key = Pair;    // 8 tokens, 4 channels each
+  using Value = Pair;  // 8 channels, 4 tokens each
+  using Dots = __m256i;
+  using ValueSums = __m256i;
   using Weight = uint64_t;
-  static constexpr int kKeySums = 6;
   static constexpr int kPairRows = 1;
-  static constexpr int ValueColumns(int rows) { return rows <= 3 ? 2 : 1; }
+  // With one factor, its product and N pairs in registers besides the sums.
+  static constexpr int KeyColumns(KvType type, int rows) {
+    if (type == KvType::kI8) return rows == 1 ? 4 : rows <= 4 ? 2 : 1;
+    return rows == 1 ? 2 : 1;
+  }
+  static constexpr int ValueColumns(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
+  static constexpr int I4Halves(int rows) { return rows <= 4 ? 2 : 1; }
 
   static F Min(F a, F b) { return _mm256_min_ps(a, b); }
   static F GetSome(const float* p, int n) {
@@ -80,12 +87,12 @@ struct IntVec8 : Vec8 {
   }
 
   // The table of i4.
-  static void Halves(__m256i both, __m256i out[2]) {
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kKvI4Table)));
-    const __m256i mask = _mm256_set1_epi8(15);
-    out[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(both, mask));
-    out[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
+  template <int kHalf>  // 0: low, 1: high
+  static __m256i HalfOf(__m256i both) {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_load_si128(reinterpret_cast<const __m128i*>(kI4Tables.bytes)));
+    const __m256i half = kHalf == 0 ? both : _mm256_srli_epi16(both, 4);
+    return _mm256_shuffle_epi8(table, _mm256_and_si256(half, _mm256_set1_epi8(15)));
   }
   static F TableValue(I code) {
     const F low = _mm256_permutevar8x32_ps(_mm256_load_ps(kI4Tables.entries), code);
@@ -123,66 +130,78 @@ struct IntVec8 : Vec8 {
 
   // Scores.
   static Pair Widen(__m256i bytes) {
-    return {_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)),
-            _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1))};
+    return {_mm256_and_si256(bytes, _mm256_set1_epi16(0xFF)), _mm256_srli_epi16(bytes, 8)};
   }
-  // Each 64 bits of a and b hold two partial sums: to 8 sums in order.
-  static __m256i AddPairs(const Pair& sums) {
-    return _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums.a, sums.b), 0xD8);
+  static Pair WidenSigned(__m256i bytes) {
+    return Widen(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)));
   }
-  static void AddProducts(Pair& sums, const Pair& wide, __m256i factor) {
-    sums.a = _mm256_add_epi32(sums.a, _mm256_madd_epi16(wide.a, factor));
-    sums.b = _mm256_add_epi32(sums.b, _mm256_madd_epi16(wide.b, factor));
+  static __m256i LoadWhole(const std::byte* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
-  static __m256i Broadcast(const uint64_t* p) {
-    int64_t four;
-    std::memcpy(&four, p, sizeof(four));
-    return _mm256_set1_epi64x(four);
+  static __m256i Broadcast(const void* p, int pair) {
+    int32_t two;
+    std::memcpy(&two, static_cast<const std::byte*>(p) + pair * sizeof(two), sizeof(two));
+    return _mm256_set1_epi32(two);
   }
-  static Dots Start(const int32_t*, int) {
-    return {ZeroInt(), ZeroInt()};
+  static void AddProducts(__m256i& sums, const Pair& wide, __m256i even, __m256i odd) {
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(wide.even, even));
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(wide.odd, odd));
+  }
+  // Codes 0 1 2 3 of each 64 bits to 0 2 1 3.
+  static __m128i EvenFirst(__m128i shorts) {
+    return _mm_shufflehi_epi16(_mm_shufflelo_epi16(shorts, 0xD8), 0xD8);
+  }
+  static int32_t Total(I x) {
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4E));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xB1));
+    return _mm_cvtsi128_si32(t);
+  }
+  static Dots Start(const int32_t* init, int) {
+    return _mm256_set1_epi32(init[0]);
   }
   template <KvType kType, bool kSplit>
   static void LoadKey(const std::byte* p, const std::byte*, Key* key) {
-    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i both = LoadWhole(p);
     if constexpr (kType == KvType::kI8) {
-      key[0] = Widen(_mm256_xor_si256(both, _mm256_set1_epi8(-128)));
+      key[0] = Widen(both);
     } else {
-      __m256i half[2];
-      Halves(both, half);
-      key[0] = Widen(half[0]);
-      key[1] = Widen(half[1]);
+      key[0] = Widen(HalfOf<0>(both));
+      key[1] = Widen(HalfOf<1>(both));
     }
   }
   static void AddKey(Dots& dots, const Key& key, const uint64_t* code) {
-    AddProducts(dots, key, Broadcast(code));
+    AddProducts(dots, key, Broadcast(code, 0), Broadcast(code, 1));
   }
-  static F DotsToFloat(const Dots& dots) {
-    return _mm256_cvtepi32_ps(AddPairs(dots));
+  static F DotsToFloat(Dots dots) {
+    return _mm256_cvtepi32_ps(dots);
   }
-  static void PutQueryCodes(I code, std::byte* out, size_t stride, int quads, int32_t*) {
+  static void PutQueryCodes(I code, std::byte* out, size_t stride, int quads, int32_t* sums) {
+    sums[0] -= 128 * Total(code);
     alignas(16) std::byte shorts[16];
-    _mm_store_si128(reinterpret_cast<__m128i*>(shorts), ToShorts(code));
+    _mm_store_si128(reinterpret_cast<__m128i*>(shorts), EvenFirst(ToShorts(code)));
     for (int q = 0; q < 2 && q < quads; ++q, out += stride) std::memcpy(out, shorts + q * 8, 8);
   }
 
   // Values.
   template <KvType kType>
   static void StoreWeights(const F* w, F inverse, bool bad, Weight* out, int32_t* init) {
+    I sum = ZeroInt();
     for (int i = 0; i < kIntSubSpan / kLanes; ++i) {
       const I code = bad ? ZeroInt() : ToInt(Mul(w[i], inverse));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), ToShorts(code));
+      sum = _mm256_add_epi32(sum, code);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), EvenFirst(ToShorts(code)));
     }
-    *init = 0;
+    *init = -128 * Total(sum);
   }
-  static __m256i LoadWeight(const Weight* p) {
-    return Broadcast(p);
+  static Pair LoadWeight(const Weight* p) {
+    return {Broadcast(p, 0), Broadcast(p, 1)};
   }
-  static ValueSums StartValues(int32_t) {
-    return {ZeroInt(), ZeroInt()};
+  static ValueSums StartValues(int32_t init) {
+    return _mm256_set1_epi32(init);
   }
   static Value LoadValue(const std::byte* p) {
-    return Widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return WidenSigned(LoadWhole(p));
   }
   static __m256i LoadBytes(const std::byte* p, int n) {
     alignas(32) std::byte whole[32] = {};
@@ -190,25 +209,23 @@ struct IntVec8 : Vec8 {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(whole));
   }
   static Value LoadValuePart(const std::byte* p, int n) {
-    return Widen(LoadBytes(p, n));
+    return WidenSigned(LoadBytes(p, n));
   }
-  template <bool kPart>
-  static void LoadValuePair(const std::byte* p, int n, Value* value) {
-    __m256i half[2];
-    Halves(kPart ? LoadBytes(p, n) : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), half);
-    value[0] = Widen(half[0]);
-    value[1] = Widen(half[1]);
+  template <bool kPart, int kFirst, int kHalves>
+  static void LoadValueHalves(const std::byte* p, int n, Value* value) {
+    const __m256i both = kPart ? LoadBytes(p, n) : LoadWhole(p);
+    value[0] = Widen(HalfOf<kFirst>(both));
+    if constexpr (kHalves == 2) value[1] = Widen(HalfOf<1>(both));
   }
   template <KvType kType>
-  static void AddValue(ValueSums& sums, const Value& value, __m256i weight) {
-    AddProducts(sums, value, weight);
+  static void AddValue(ValueSums& sums, const Value& value, const Pair& weight) {
+    AddProducts(sums, value, weight.even, weight.odd);
   }
-  static void AddSums(ValueSums& sums, const ValueSums& more) {
-    sums.a = _mm256_add_epi32(sums.a, more.a);
-    sums.b = _mm256_add_epi32(sums.b, more.b);
+  static void AddSums(ValueSums& sums, ValueSums more) {
+    sums = _mm256_add_epi32(sums, more);
   }
-  static F ValuesToFloat(const ValueSums& sums) {
-    return _mm256_cvtepi32_ps(AddPairs(sums));
+  static F ValuesToFloat(ValueSums sums) {
+    return _mm256_cvtepi32_ps(sums);
   }
 };
 

@@ -24,9 +24,13 @@ struct IntVec16 : Vec16 {
   struct Dots {
     __m512i high, low;
   };
-  static constexpr int kKeySums = 12;
   static constexpr int kPairRows = 4;
+  static constexpr int KeyColumns(KvType type, int rows) {
+    const int most = type == KvType::kI8 ? 12 : 8;
+    return most >= 8 * rows ? 8 : most >= 4 * rows ? 4 : most >= 2 * rows ? 2 : 1;
+  }
   static constexpr int ValueColumns(int rows) { return rows <= 6 ? 4 : 2; }
+  static constexpr int I4Halves(int) { return 2; }
 
   static F Min(F a, F b) { return _mm512_min_ps(a, b); }
   static F GetSome(const float* p, int n) { return _mm512_maskz_loadu_ps(First(n), p); }
@@ -195,8 +199,9 @@ struct IntVec16 : Vec16 {
   static Value LoadValuePart(const std::byte* p, int n) {
     return _mm512_maskz_loadu_epi32(First(n), p);
   }
-  template <bool kPart>
-  static void LoadValuePair(const std::byte* p, int n, Value* value) {
+  template <bool kPart, int kFirst, int kHalves>
+  static void LoadValueHalves(const std::byte* p, int n, Value* value) {
+    static_assert(kFirst == 0 && kHalves == 2);
     Halves(kPart ? LoadValuePart(p, n) : LoadValue(p), value);
   }
   template <KvType kType>

@@ -45,6 +45,7 @@ class TileScores {
  public:
   explicit TileScores(const SpanRows& in)
       : in_(in),
+        shape_(ShapeOfKeys<kType>(in)),
         chunks_((in.k_dim + kChunk<kType> - 1) / kChunk<kType>),
         groups_(kType == KvType::kI8 ? 1 : chunks_),
         split_(in.block_tokens < kKvTileTokens),
@@ -82,10 +83,11 @@ class TileScores {
     const int block = index * 16 / in_.block_tokens;
     // Else another block of rows has just read them.
     const bool fetch = in_.k_ahead[block] != in_.k[block];
-    const KeyAt<V> at = fetch ? KeyAhead<V, kType, 1>(in_, index) : KeyOf<V, kType>(in_, index);
+    const KeyAt<V> at =
+        fetch ? KeyAhead<V, 1>(in_, shape_, index) : KeyOf<V>(in_, shape_, index * V::kLanes);
     at_[index % 3] = at;
     constexpr int kChannels = kType == KvType::kI8 ? 4 : 8;
-    const int lines = (in_.k_dim + kChannels - 1) / kChannels;
+    const int lines = shape_.lines;
     const auto line = static_cast<size_t>(split_ ? 8 : 16) * 4;
     if (fetch) {
       for (int l = 0; l < lines; ++l) {
@@ -215,6 +217,7 @@ class TileScores {
                                      : kChunks == 0       ? kIntTileDimMax / kKvI4Group
                                                           : kChunks;
   const SpanRows& in_;
+  const KeyShape shape_;
   int chunks_, groups_;
   bool split_;
   const float* scales_;
