@@ -1,5 +1,5 @@
 // Which blocks of activations hurt most when they are rounded to eight bits, so that
-// Precision::kDefault gives them a second term (docs/kernels.md, "Two-term blocks").
+// Precision::kDefault gives them a second term (docs/calibration.md, "Two-term blocks").
 //
 // For the input of a layer's products, score(block) = Σ over its 32 columns c of
 // mean((x_c − rounded x_c)²) · Σ over output rows of w_c²: what the block's rounding adds to the

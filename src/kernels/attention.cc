@@ -379,6 +379,7 @@ void Attention::Run(const AttentionTask& task, int worker) const {
   Sharers* after = &runs[1];
   now->span = task.span_begin - 1;
   now->member_end = unit.members;
+  int64_t reads = 0;
   for (bool more = NextSharers(unit, task, *now); more; std::swap(now, after)) {
     after->span = now->span;
     after->member_end = now->member_end;
@@ -388,8 +389,10 @@ void Attention::Run(const AttentionTask& task, int worker) const {
       SetBlocks(*now, more ? after : nullptr, unit, head, in);
       if (shape_.widened_floats > 0) WidenSpan(kv_, in, widened);
       RunHead(unit, *now, head, in, state, part, packed, rows);
+      ++reads;
     }
   }
+  rep_.span_reads.fetch_add(reads, std::memory_order_relaxed);
   if (unit.groups == 1) {
     Finish(unit, rows, state);
   } else if (rep_.pending[static_cast<size_t>(task.unit)].fetch_sub(1, std::memory_order_acq_rel) ==

@@ -177,6 +177,7 @@ struct IntVec8 : Vec8 {
     return _mm256_cvtepi32_ps(dots);
   }
   static void PutQueryCodes(I code, std::byte* out, size_t stride, int quads, int32_t* sums) {
+    static_assert(int64_t{128} * kIntQueryMost * kI8Group <= INT32_MAX);
     sums[0] -= 128 * Total(code);
     alignas(16) std::byte shorts[16];
     _mm_store_si128(reinterpret_cast<__m128i*>(shorts), EvenFirst(ToShorts(code)));

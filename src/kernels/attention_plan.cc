@@ -207,6 +207,7 @@ void AttentionScratch::Rep::Plan(const AttentionShape& shape,
   members.clear();
   units.clear();
   tasks.clear();
+  span_reads.store(0, std::memory_order_relaxed);
   order.Sort(sequences, shape.block_tokens);
   const Entries entries = order.entries();
   // KV heads of a block lie next to each other, and memory is read faster in its own order: if

@@ -125,6 +125,8 @@ struct AttentionScratch::Rep {
   internal::FloatBuffer workers;  // per worker
   internal::FloatBuffer before;   // with a tail: what each row has of the cache, see attention.cc
   size_t worker_floats = 0;
+  // Spans of one KV head gone through since Plan. What sharers have in common counts once.
+  std::atomic<int64_t> span_reads{0};
 
   // Fills everything above for one call.
   void Plan(const internal::AttentionShape& shape,

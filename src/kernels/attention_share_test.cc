@@ -29,6 +29,7 @@ struct Forest {
   std::vector<Sequence> sequences;
   int blocks = 0;
 
+  Forest() = default;
   Forest(Rng& rng, int n, int block_tokens, int longest) {
     for (int i = 0; i < n; ++i) {
       Sequence s;
@@ -306,6 +307,40 @@ TEST(AttentionSharing, PathsGiveTheSameBits) {
       const std::vector<float> out = cache.Attend(cache.forest.Rows(), scratch, executor);
       if (first.empty()) first = cache.EachAlone();
       ASSERT_TRUE(Same(out, first)) << IsaName(isa) << " " << c.Text();
+    }
+  }
+}
+
+// Not only planned so: eight sharers of 2,000 tokens go through what they have in common once.
+TEST(AttentionSharing, WhatIsSharedIsGoneThroughOnce) {
+  for (const KvType type : {KvType::kF16, KvType::kI8}) {
+    AttentionCase c;
+    c.k_type = c.v_type = type;
+    c.k_dim = c.v_dim = 8;
+    Rng rng(kSeed);
+    Forest forest;
+    for (int i = 0; i < 8; ++i) {
+      Forest::Sequence s;
+      s.length = 3100;
+      s.tokens = 1;
+      const int shared = i == 0 ? 0 : 2000 / c.block_tokens;
+      if (i > 0) {
+        s.table.assign(forest.sequences[0].table.begin(),
+                       forest.sequences[0].table.begin() + shared);
+      }
+      while (s.table.size() < static_cast<size_t>(3100 / c.block_tokens + 1)) {
+        s.table.push_back(forest.blocks++);
+      }
+      forest.sequences.push_back(std::move(s));
+    }
+    const Written cache(c, std::move(forest), rng);
+    for (const int threads : {1, 2, 5}) {
+      AttentionScratch scratch;
+      ShuffleExecutor executor(threads, kSeed);
+      cache.Attend(cache.forest.Rows(), scratch, executor);
+      const auto reads = static_cast<size_t>(scratch.rep().span_reads.load());
+      EXPECT_EQ(reads, static_cast<size_t>(c.kv_heads) * NaiveReads(cache.forest, c.block_tokens))
+          << threads;
     }
   }
 }

@@ -2,9 +2,9 @@
 // once per instruction set, everything in an unnamed namespace. Gives the bits of quant/hadamard.h
 // and quant/kv_codec.h. Nothing here calls an inline function of a shared header.
 //
-// V gives besides what attention_inl.h asks for: GetSome(p, n) (zeros past n), Butterfly<kWidth>(x)
-// (lane j and lane j + kWidth become their sum and difference), ToInt (nearest even), PutBytes (the
-// low byte of kLanes integers), Magnitude, NearestEntry, TableValue, ...
+// V gives besides what attention_inl.h asks for: GetSome(p, n) (zeros past n), Butterflies(x) (all
+// rounds of the rotation within a register), ToInt (nearest even), PutBytes (the low byte of kLanes
+// integers), MaxMagnitude, Largest, NearestEntry, TableValue, ...
 #pragma once
 
 #include <cstddef>

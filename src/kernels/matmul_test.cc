@@ -139,8 +139,8 @@ TEST(Matmul, AllInstructionSetsGiveTheSameBits) {
   for (const WeightType type : kAllTypes) {
     for (const ActMode mode : kModes) {
       SCOPED_TRACE(Name(type, mode));
-      for (const int m : {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
-                          16, 17, 20, 21, 23, 24, 25, 32, 35, 40, 42, 53}) {
+      for (const int m : {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 16,
+                          17, 20, 21, 23, 24, 25, 32, 35, 40, 42, 53, 69, 85}) {
         const auto rows = static_cast<int64_t>(1 + rng.Below(70));
         const Problem p = MakeProblem(rng, type, rows, ColumnsFor(rng, type));
         std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * p.columns));
@@ -301,7 +301,7 @@ TEST(Matmul, TwoTermBlocksAreBetweenOneAndTwoTerms) {
   SerialExecutor serial;
   ShuffledExecutor shuffled(15);
   for (const WeightType type : kAllTypes) {
-    for (const int m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 24, 27, 35}) {
+    for (const int m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 24, 27, 35, 69, 85}) {
       const int64_t columns = GetWeightType(type).block_elements == 256 ? 512 : 32 * 11;
       const Problem p = MakeProblem(rng, type, static_cast<int64_t>(1 + rng.Below(60)), columns);
       const auto width = static_cast<size_t>(columns);
