@@ -150,6 +150,27 @@ TEST(Engine, ChoicesShareThePromptAndDiffer) {
   EXPECT_NE(sink->choices[0].tokens, sink->choices[1].tokens);
 }
 
+// Logits are computed for the rows that sample, never for the rest of a prompt.
+TEST(Engine, OnlyRowsThatSampleAskForLogits) {
+  EngineOptions options;
+  options.max_num_batched_tokens = 16;
+  World world(64, options);
+  const auto first = world.Send(World::Make(1, 40, 5));
+  world.Step();
+  world.Step();
+  EXPECT_EQ(world.runner.rows, 32);
+  EXPECT_EQ(world.runner.logit_rows, 0);  // two chunks of a prompt that goes on
+  const auto second = world.Send(World::Make(2, 50, 3));
+  world.RunAll();
+  EXPECT_EQ(world.runner.logit_rows, 5 + 3);
+  EXPECT_EQ(world.runner.rows, 40 + 4 + 50 + 2);
+  Request scored = World::Make(3, 30, 1);
+  scored.sampling.prompt_logprobs = 0;
+  const auto third = world.Send(scored);
+  world.RunAll();
+  EXPECT_EQ(world.runner.logit_rows, 5 + 3 + 29 + 1);  // unless their logprobs are asked for
+}
+
 TEST(Engine, PromptLogprobsComeOnceWithTheFirstEvent) {
   EngineOptions options;
   options.max_num_batched_tokens = 7;

@@ -56,6 +56,7 @@ class FakeRunner final : public ModelRunner {
   bool broken_logits = false;
   double failure_rate = 0;  // of whole runs
   int64_t rows = 0;
+  int64_t logit_rows = 0;
 
   int32_t vocab() const override { return vocab_; }
   int32_t max_rows() const override { return max_rows_; }
@@ -73,6 +74,7 @@ class FakeRunner final : public ModelRunner {
     }
     EXPECT_EQ(next_row, batch.tokens.size());
     rows += static_cast<int64_t>(batch.tokens.size());
+    logit_rows += static_cast<int64_t>(batch.logit_rows.size());
     std::vector<float> logits;
     for (size_t first = 0; first < batch.logit_rows.size();) {
       const size_t count =

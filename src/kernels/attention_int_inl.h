@@ -3,11 +3,10 @@
 //
 // V gives besides: Dots (the running sums of one row and kLanes tokens), Start(init, stride) (init:
 // a value for each of the two halves of the codes), AddKey(dots, key, code), DotsToFloat(dots);
-// Key (codes of 4 channels of kLanes tokens), LoadKey (i4: both halves); Value, ValueSums,
-// AddValue,
-// ... for 4 tokens of kLanes channels; Weight (the codes of 4 tokens' weights). How many vectors a
-// step takes, for its sums to stay in registers: KeyColumns(type, rows), ValueColumns(rows), and of
-// i4's two halves I4Halves(rows).
+// Key (codes of 4 channels of kLanes tokens), LoadKey (i4: both halves); for 4 tokens of kLanes
+// channels Value, ValueSums, AddValue, ...; Weight (the codes of 4 tokens' weights). How many
+// vectors a step takes, for its sums to stay in registers: KeyColumns(type, rows),
+// ValueColumns(rows), and of i4's two halves I4Halves(rows).
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,8 @@
 namespace kvasir::internal {
 namespace {
 
-// Vectors of 4-byte lanes in a cache line, which is asked for once.
+// Vectors of 4-byte lanes in a cache line: of several vectors only the first in a line asks for it
+// (in tiles of 8 tokens, whose lines are half as long, the others go without).
 template <class V>
 constexpr int kLineVectors = kCacheLine / (V::kLanes * 4);
 
@@ -143,7 +144,8 @@ void IntScores(const SpanRows& in, const KeyShape& shape, int index) {
           FetchSoon(p + at[n].soon);
           FetchLater(p + at[n].later);
         }
-        V::template LoadKey<kType, kSplit>(p, at[n].more + static_cast<size_t>(l) * line, key[n]);
+        V::template LoadKey<kType, kSplit>(
+            p, kSplit ? at[n].more + static_cast<size_t>(l) * line : nullptr, key[n]);
       }
 #pragma GCC unroll 2
       for (int q = 0; q < kQuads; ++q) {
@@ -158,8 +160,8 @@ void IntScores(const SpanRows& in, const KeyShape& shape, int index) {
         kType == KvType::kI8 ? 0 : static_cast<size_t>(g * in.block_tokens) * 2;
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
-      const F scale = V::template LoadScales<kSplit>(at[n].scales + group_scales,
-                                                     at[n].more_scales + group_scales);
+      const F scale = V::template LoadScales<kSplit>(
+          at[n].scales + group_scales, kSplit ? at[n].more_scales + group_scales : nullptr);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         score[r][n] = V::Fma(V::DotsToFloat(dots[r][n]), scale, score[r][n]);

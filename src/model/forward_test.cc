@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "env/thread_pool.h"
+#include "kernels/isa.h"
 #include "model/testing/forward_driver.h"
 #include "model/testing/naive_llama.h"
 #include "model/testing/temp_folder.h"
@@ -235,6 +238,46 @@ TEST(Forward, SameBitsInAnyCutAndCompany) {
       }
     }
   }
+}
+
+// With KVASIR_ISA these tests run on that set and no other (tests/with_isa.sh).
+TEST(InstructionSet, IsTheOneAskedFor) {
+  ASSERT_TRUE(CheckIsaEnvironment().ok()) << CheckIsaEnvironment().message();
+  const char* wanted = std::getenv("KVASIR_ISA");
+  EXPECT_EQ(IsaName(CurrentIsa()), wanted != nullptr ? wanted : IsaName(BestIsa()));
+}
+
+// Five parallel regions for a layer of one row (QKV, attention, its output, gate-up, down), so
+// threads meet that often and no more; the head adds one.
+TEST(Forward, FewBarriersALayer) {
+  class Counting final : public Executor {
+   public:
+    int workers() const override { return 2; }
+    void ParallelFor(size_t parts, FunctionRef<void(size_t part, int worker)> body) override {
+      ++calls;
+      for (size_t part = 0; part < parts; ++part) body(part, static_cast<int>(part % 2));
+    }
+    int calls = 0;
+  };
+  Counting counting;
+  TempFolder folder;
+  TinyLlama shape = Shape(WeightType::kQ4_0);
+  shape.layers = 3;
+  shape.hidden = 576;  // large enough that everything is worth sharing out
+  shape.ff = 1536;
+  shape.heads = 9;
+  shape.kv_heads = 3;
+  shape.k_dim = shape.v_dim = 64;
+  const auto model = Load(shape, folder, counting);
+  ASSERT_NE(model, nullptr);
+  ForwardDriver driver(*model, Precision::kDefault, KvType::kF16, 16, 1, 64, counting);
+  driver.Step({{0, RandomTokens(9, shape.vocab, 3), true}});
+  counting.calls = 0;
+  driver.Step({{0, RandomTokens(1, shape.vocab, 4), true}});
+  const int layers = static_cast<int>(model->layers.size());
+  std::printf("%d parallel regions for %d layers\n", counting.calls, layers);
+  EXPECT_GE(counting.calls, 4 * layers);
+  EXPECT_LE(counting.calls, 5 * layers + 2);
 }
 
 TEST(Forward, RefusesTokensAndPositionsOutOfRange) {
