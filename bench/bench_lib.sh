@@ -10,10 +10,16 @@ die() {
   exit 1
 }
 
+# The calling script's comment is its help, which needs no program.
+for argument in "$@"; do
+  case $argument in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+done
 [ -x "$KVASIR" ] || die "no binary at $KVASIR (./kvasir-quickstart --build-only, or set KVASIR)"
 
 has_flag() {  # has_flag --evict: does this binary's serve know it?
-  "$KVASIR" serve --help | grep -q -e "$1[ ,]"
+  local help  # a pipe that grep -q leaves early would fail: the program says when its output is not read
+  help=$("$KVASIR" serve --help)
+  grep -q -e "$1[ ,]" <<<"$help"
 }
 
 # start_server MODEL FLAGS...: waits until it is ready; sets url. Its output goes to $OUT/server.log.

@@ -6,6 +6,7 @@
 # cache (server's counters), tokens found by requests with the prefix over what a cache that never loses it would give, and
 # their time to first token.
 set -euo pipefail
+. "$(dirname "$0")/bench_lib.sh"
 OUT=$(dirname "$0")/../build/results/hot_prefix
 if [ "${1:-}" = --out ]; then
   OUT=$2
@@ -14,7 +15,6 @@ fi
 policies=("$@")
 [ $# -gt 0 ] || policies=(lru cost)
 mkdir -p "$OUT"
-. "$(dirname "$0")/bench_lib.sh"
 has_flag --evict || echo "this server has no --evict: one run with what it does"
 
 phase() {  # phase NAME FIRST REQUESTS HOT_SHARE: prints one row

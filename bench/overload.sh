@@ -5,6 +5,7 @@
 # All runs see the same requests at the same rates: multiples of the capacity with default knobs.
 # A full run takes about half an hour, --quick a third of it.
 set -euo pipefail
+. "$(dirname "$0")/bench_lib.sh"
 OUT=$(dirname "$0")/../build/results/overload
 quick=0
 bench_flags=()
@@ -16,7 +17,6 @@ while [ $# -gt 0 ]; do
   esac
 done
 mkdir -p "$OUT"
-. "$(dirname "$0")/bench_lib.sh"
 
 # The pool is small, so that memory is what runs out; the queue is short, so that the end of a level
 # shows what a long overload would.

@@ -3,7 +3,8 @@
 
 usage: bench/speed.sh [--rounds 5] [--quick] [--only ROW,...] [--out DIR] [--peers DIR]
 
-Rows: decode depth bandwidth prefill prefill-depth batch serve interference 1b start cost. Each round is one JSON line in OUT; a run that was cut goes on
+Rows: decode depth bandwidth prefill prefill-depth batch serve interference 1b start cost; parts of them by name: w3 w4 w5 w6 gap
+prefill-i8 prefill-Q4_1 1b-Q8_0 (a wrong name lists all). Each round is one JSON line in OUT; a run that was cut goes on
 where it ended, and --table only prints what is there. The first round tries every configuration of the peer (weight types, flash
 attention, cache types, builds); later rounds repeat those that came within 20 % of the best. The best median counts. Peers are the
 folder that peers.sh of ../shared/tools fills: DIR/llama/build/bin, DIR/venv, DIR/hf; what is missing is skipped, and said.
@@ -151,7 +152,7 @@ def main():
     c = Context(a)
     for program in (c.kvasir, c.decode_bench):
         if not os.path.isfile(program):
-            ap.error("no %s: build the release preset, or give --build" % program)
+            ap.error("no %s: cmake --build build/release (quickstart builds the program only), or give --build" % program)
     store = speed_lib.Store(a.out, speed_lib.build_id(c.kvasir, c.decode_bench))
     isa = re.search(r"\bisa +(\S+)", output([c.kvasir, "version"]))
     about = "%s; build %s uses %s; peers: %s%s" % (speed_lib.host(), store.build, isa.group(1) if isa else "?",

@@ -4,10 +4,10 @@
 # usage: [KVASIR=BINARY] [MODEL=.../stories260K.gguf] [REQUESTS=10000] [REQUESTS_OFF=200] bench/system_prompt.sh [--out DIR]
 # Without the cache every request costs the same, so REQUESTS_OFF of them are run and multiplied; set it to REQUESTS to run all.
 set -euo pipefail
+. "$(dirname "$0")/bench_lib.sh"
 OUT=$(dirname "$0")/../build/results/system_prompt
 if [ "${1:-}" = --out ]; then OUT=$2; fi
 mkdir -p "$OUT"
-. "$(dirname "$0")/bench_lib.sh"
 model=${MODEL:-$here/../../shared/models/stories260K.gguf}
 requests=${REQUESTS:-10000} requests_off=${REQUESTS_OFF:-200}
 prefix=2000 own=16 output=32  # the model's context is 2,048

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the include lines of src/ and fails on an edge that docs/ARCHITECTURE.md does not draw.
+"""Reads the include lines of src/ and fails on an edge outside the table below, and on a folder of which docs/ARCHITECTURE.md says otherwise.
 
 usage: layering_check.py [ROOT]       self-tested on bad input at every run
 """
@@ -34,6 +34,7 @@ EXCEPTIONS = {
     # turns a model file's vocabulary and template into a tokenizer
     ("server/tokenizer_from_gguf", "model"),
 }
+ROW = re.compile(r"^\| *[0-9–]+ *\| *`(\w+)` *\|[^|]*\|([^|]*)\|")  # level, folder, purpose, may include
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
@@ -56,6 +57,23 @@ def allowed(file, folder, target):
     return False
 
 
+def check_page(root, folders):
+    """The page's rows against the table, as far as folders exist."""
+    page = os.path.join(root, "docs/ARCHITECTURE.md")
+    with open(page, encoding="utf-8") as f:
+        rows = dict(m.groups() for m in map(ROW.match, f) if m)
+    problems = []
+    for folder in folders:
+        wanted = {w for w in ALLOWED[folder].split() if w in folders}
+        said = {w for w in rows.get(folder, "").split() if w in ALLOWED}
+        if folder not in rows:
+            problems.append("docs/ARCHITECTURE.md: no row for src/%s" % folder)
+        elif said != wanted:
+            problems.append("docs/ARCHITECTURE.md: %s may include %s, it says %s" % (folder, " ".join(sorted(wanted)), " ".join(sorted(said))))
+    problems += ["docs/ARCHITECTURE.md: a row for %s, which src/ lacks" % f for f in sorted(set(rows) - set(folders))]
+    return problems
+
+
 def check(root):
     problems = []
     src = os.path.join(root, "src")
@@ -76,7 +94,8 @@ def check(root):
                         if found and not allowed(os.path.splitext(relative)[0], folder, found.group(1)):
                             problems.append('src/%s:%d: includes "%s"; %s may include: %s' % (
                                 relative, number, found.group(1), folder, ALLOWED[folder] or "nothing"))
-    return problems
+    folders = [f for f in sorted(os.listdir(src)) if f in ALLOWED]
+    return problems + check_page(root, folders)
 
 
 def self_test():
@@ -85,6 +104,11 @@ def self_test():
             os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
             with open(os.path.join(root, path), "w", encoding="utf-8") as f:
                 f.write(text)
+        page = ["| 0 | `%s` | p | %s | |\n" % row for row in (
+            ("base", "–"), ("env", "base"), ("sim", "base env engine"), ("server", "base env engine model¹"))]
+        page.append("| 4 | `engine` | p | base env | |\n")
+        write("docs/ARCHITECTURE.md", "".join(page))
+        write("src/engine/a.cc", '#include "base/status.h"\n')
         write("src/base/status.h", "#include <string>\n")
         write("src/env/a.cc", '#include "env/a.h"\n  #  include "base/status.h"\n')
         write("src/sim/a.cc", '#include "model/model_config.h"\n')
@@ -96,6 +120,9 @@ def self_test():
         write("src/engine/b.cc", '#include "apps/command.h"\n')
         write("src/misc/c.cc", "")
         found = check(root)
+        write("docs/ARCHITECTURE.md", "".join(page[1:-1]) + "| 4 | `engine` | p | base | |\n| 1 | `plan` | p | base | |\n")
+        pages = [p for p in check(root) if p.startswith("docs/")]
+        assert len(pages) == 3 and "row for src/base" in pages[0] and "engine may" in pages[1] and "plan" in pages[2], pages
         assert len(found) == 5, found
         for word in ("src/base/up.h:1", "src/sim/b.cc:2", "src/server/other.cc:1", "src/engine/b.cc:1", "src/misc"):
             assert any(p.startswith(word) for p in found), (word, found)

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -65,6 +66,17 @@ nlohmann::json Parse(const std::string& path, std::string* why) {
   return why->empty() ? file : nlohmann::json();
 }
 
+// The fingerprint that a file of this version names.
+std::optional<uint64_t> ModelOf(const nlohmann::json& file) {
+  const auto it = file.find("fingerprint");
+  if (it == file.end() || !it->is_string()) return std::nullopt;
+  const auto& text = it->get_ref<const std::string&>();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || Hex(value) != text) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 std::string Sidecar::Beside(const std::string& model_path) {
@@ -98,9 +110,9 @@ void Sidecar::Refresh() {
   const std::string cached = InCache(fingerprint_);
   path_.clear();
   complaint_.clear();
-  bool cache_is_foreign = false;
-  const nlohmann::json of_beside = Read(beside, &beside_is_foreign_);
-  const nlohmann::json of_cache = Read(cached, &cache_is_foreign);
+  Foreign ignored;
+  const nlohmann::json of_beside = Read(beside, &beside_is_);
+  const nlohmann::json of_cache = Read(cached, &ignored);
   std::error_code none;  // a file that is not there is the older one
   const bool cache_is_newer =
       !of_cache.empty() &&
@@ -115,8 +127,8 @@ void Sidecar::Refresh() {
   sections_.update(own_);
 }
 
-nlohmann::json Sidecar::Read(const std::string& path, bool* foreign) {
-  *foreign = false;
+nlohmann::json Sidecar::Read(const std::string& path, Foreign* foreign) {
+  *foreign = {};
   nlohmann::json none = nlohmann::json::object();
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return none;
@@ -131,10 +143,10 @@ nlohmann::json Sidecar::Read(const std::string& path, bool* foreign) {
   } else if (!file.is_object() || !has("format", kFormat)) {
     complaint_ = path + ": not used: no " + kFormat + " file";
   } else if (!has("version", kVersion)) {
-    *foreign = true;
+    foreign->is = true;
     complaint_ = path + ": not used: another version of the file (known: 1)";
   } else if (!has("fingerprint", Hex(fingerprint_))) {
-    *foreign = true;
+    *foreign = {true, ModelOf(file)};
     complaint_ = path + ": not used: it was made for another model";
   } else if (!file.contains("sections") || !file["sections"].is_object()) {
     complaint_ = path + ": not used: 'sections' is missing";
@@ -153,27 +165,41 @@ const nlohmann::json* Sidecar::Find(const std::string& section, int version) con
 Status Sidecar::Store(const std::string& section, int version, nlohmann::json data) {
   own_[section] = {{"version", version}, {"data", std::move(data)}};
   Refresh();
-  const nlohmann::json file = {{"format", kFormat},
-                               {"version", kVersion},
-                               {"fingerprint", Hex(fingerprint_)},
-                               {"sections", sections_}};
-  const std::string text = file.dump(1) + "\n";
+  if (beside_is_.is) KeepForeign();
   const std::string beside = Beside(model_path_);
-  std::error_code kept;  // what another version or model left is worth a copy
-  if (beside_is_foreign_) std::filesystem::rename(beside, beside + ".old", kept);
-  const std::string why = WriteWhole(beside, text);
+  const std::string why = WriteWhole(beside, Text());
   if (why.empty()) {
     path_ = beside;
     return Status::Ok();
   }
+  const std::string why_cached = WriteCached();
+  if (!why_cached.empty()) return Unavailable(why + "; " + why_cached);
+  path_ = InCache(fingerprint_);
+  return Status::Ok();
+}
+
+std::string Sidecar::Text() const {
+  const nlohmann::json file = {{"format", kFormat},
+                               {"version", kVersion},
+                               {"fingerprint", Hex(fingerprint_)},
+                               {"sections", sections_}};
+  return file.dump(1) + "\n";
+}
+
+std::string Sidecar::WriteCached() const {
   const std::string cached = InCache(fingerprint_);
-  if (cached.empty()) return Unavailable(why + "; and there is no HOME or XDG_CACHE_HOME");
+  if (cached.empty()) return "and there is no HOME or XDG_CACHE_HOME";
   std::error_code ignored;  // the write below says it better
   std::filesystem::create_directories(std::filesystem::path(cached).parent_path(), ignored);
-  const std::string why_cached = WriteWhole(cached, text);
-  if (!why_cached.empty()) return Unavailable(why + "; " + why_cached);
-  path_ = cached;
-  return Status::Ok();
+  return WriteWhole(cached, Text());
+}
+
+// Reading as the other model joins what both its files have.
+void Sidecar::KeepForeign() const {
+  if (beside_is_.model && Sidecar(model_path_, *beside_is_.model).WriteCached().empty()) return;
+  const std::string beside = Beside(model_path_);
+  std::error_code ignored;
+  std::filesystem::rename(beside, beside + ".old", ignored);
 }
 
 }  // namespace kvasir

@@ -4,8 +4,11 @@
 // $XDG_CACHE_HOME/kvasir/<fingerprint>.kvasir.json (XDG_CACHE_HOME being $HOME/.cache if unset).
 // JSON: {"format": "kvasir-sidecar", "version": 1, "fingerprint": "<16 hex digits>", "sections":
 // {NAME: {"version": N, "data": ...}}}. A file that is missing, broken, of another model or another
-// version counts as empty; deleting it is always safe, since every section can be found again. A
-// file of another model or version that would be written over is kept as NAME.kvasir.json.old.
+// version counts as empty; deleting it is always safe, since every section can be found again.
+//
+// A file that would be written over is kept: what another model left (its file had this name
+// before) goes where that model looks for it, its file in the cache folder; what another version
+// left, or what cannot go there, becomes NAME.kvasir.json.old.
 //
 // Both files are read; of a section that stands in both, the one in the file written last counts.
 //
@@ -15,6 +18,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -44,13 +48,20 @@ class Sidecar {
   static std::string InCache(uint64_t fingerprint);  // "" without a home
 
  private:
-  // The file's sections, none if it is not used. *foreign: of another version or model.
-  nlohmann::json Read(const std::string& path, bool* foreign);
+  struct Foreign {
+    bool is = false;                // of another version or model
+    std::optional<uint64_t> model;  // this other model, in a file of this version
+  };
+  // The file's sections, none if it is not used.
+  nlohmann::json Read(const std::string& path, Foreign* foreign);
+  std::string Text() const;         // the whole file
+  std::string WriteCached() const;  // "" or why not
+  void KeepForeign() const;
 
   std::string model_path_;
   uint64_t fingerprint_;
   std::string path_, complaint_;
-  bool beside_is_foreign_ = false;
+  Foreign beside_is_;
   nlohmann::json sections_;
   nlohmann::json own_;  // of them, those stored by this object
 };

@@ -134,15 +134,31 @@ TEST_F(SidecarTest, WhatStandsInTwoFilesIsOne) {
 }
 
 TEST_F(SidecarTest, WhatAnotherVersionOrModelLeftIsKept) {
-  { ASSERT_TRUE(Sidecar(model_, 7).Store("a", 1, 1).ok()); }
   const std::string path = Sidecar::Beside(model_);
-  const std::string first = ReadAll(path);
-  ASSERT_TRUE(Sidecar(model_, 8).Store("a", 1, 2).ok());
-  EXPECT_EQ(ReadAll(path + ".old"), first);
-  const std::string second = ReadAll(path);
+  // Three models in turn under one name: each finds its own again, and what it adds.
+  for (uint64_t round = 1; round <= 3; ++round) {
+    for (const uint64_t model : {7, 8, 9}) {
+      Sidecar sidecar(model_, model);
+      for (uint64_t before = 1; before < round; ++before) {
+        const nlohmann::json* found = sidecar.Find("round " + std::to_string(before), 1);
+        ASSERT_NE(found, nullptr) << "model " << model << " round " << round;
+        EXPECT_EQ(*found, 100 * model + before);
+      }
+      ASSERT_TRUE(sidecar.Store("round " + std::to_string(round), 1, 100 * model + round).ok());
+      EXPECT_EQ(sidecar.path(), path);
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(path + ".old"));
+  // Without a place for it in the cache folder, and of another version: .old.
+  const std::string ours = ReadAll(path);
+  const std::string blocked = Sidecar::InCache(9);
+  std::filesystem::remove(blocked);
+  std::filesystem::create_directory(blocked);
   ASSERT_TRUE(Sidecar(model_, 8).Store("b", 1, 2).ok());
-  EXPECT_EQ(ReadAll(path + ".old"), first) << "one's own is written over";
-  nlohmann::json newer = nlohmann::json::parse(second);
+  EXPECT_EQ(ReadAll(path + ".old"), ours);
+  ASSERT_TRUE(Sidecar(model_, 8).Store("c", 1, 2).ok());
+  EXPECT_EQ(ReadAll(path + ".old"), ours) << "one's own is written over";
+  nlohmann::json newer = nlohmann::json::parse(ReadAll(path));
   newer["version"] = 99;
   Write(path, newer.dump());
   ASSERT_TRUE(Sidecar(model_, 8).Store("a", 1, 2).ok());
