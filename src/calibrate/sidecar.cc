@@ -131,7 +131,11 @@ nlohmann::json Sidecar::Read(const std::string& path, Foreign* foreign) {
   *foreign = {};
   nlohmann::json none = nlohmann::json::object();
   std::error_code error;
-  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return none;
+  if (path.empty() || !std::filesystem::exists(path, error)) return none;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    complaint_ = path + ": not used: it is not a regular file";
+    return none;
+  }
   std::string why;
   const nlohmann::json file = Parse(path, &why);
   const auto has = [&](const char* key, const nlohmann::json& value) {
@@ -140,6 +144,8 @@ nlohmann::json Sidecar::Read(const std::string& path, Foreign* foreign) {
   };
   if (!why.empty()) {
     complaint_ = path + ": not used: " + why;
+  } else if (file.is_discarded()) {
+    complaint_ = path + ": not used: it cannot be read, or is cut off or no JSON";
   } else if (!file.is_object() || !has("format", kFormat)) {
     complaint_ = path + ": not used: no " + kFormat + " file";
   } else if (!has("version", kVersion)) {

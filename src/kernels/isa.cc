@@ -100,7 +100,7 @@ Isa CurrentIsa() {
 
 Status CheckIsaEnvironment() {
   const char* wanted = std::getenv("KVASIR_ISA");
-  if (wanted == nullptr) return Status::Ok();
+  if (wanted == nullptr || *wanted == '\0') return Status::Ok();
   std::string supported;
   for (const Isa isa : kAllIsas) {
     if (!IsaSupported(isa)) continue;

@@ -19,7 +19,7 @@ bool IsaSupported(Isa isa);
 Isa BestIsa();
 
 // The path in use. Defaults to BestIsa(), or to the environment variable KVASIR_ISA if it names a
-// supported one.
+// supported one (empty: as if unset).
 Isa CurrentIsa();
 // Fails if KVASIR_ISA is set to an unknown or unsupported name (which CurrentIsa passes over):
 // programs check it at start.
