@@ -313,21 +313,25 @@ TEST(IntAttention, PathsGiveTheSameBits) {
   }
 }
 
+void ExpectPathsAgree(const AttentionCase& c, const TestSequence& s, int tokens) {
+  std::vector<float> first;
+  for (const Isa isa : SupportedIsas()) {
+    const ScopedIsa scoped(isa);
+    const TestCache cache(c, 1, tokens, kSeed);
+    SerialExecutor serial;
+    const std::vector<float> out = RunWhole(c, cache, s, serial);
+    if (first.empty()) first = out;
+    EXPECT_TRUE(SameBits(first, out)) << IsaName(isa) << " " << c.Text();
+  }
+}
+
 TEST(IntAttention, PathsAgreeOnEveryHeadSize) {
   for (int dim = 1; dim <= 576; dim += dim < 140 ? 1 : 37) {
     for (const KvPair pair : kPairs) {
       const AttentionCase c{pair.k, pair.v, 16, 1, 1 + dim % 13, dim, dim, 0.1F};
       Rng rng(static_cast<uint64_t>(dim));
       const TestSequence s(c, 21, rng);
-      std::vector<float> first;
-      for (const Isa isa : SupportedIsas()) {
-        const ScopedIsa scoped(isa);
-        const TestCache cache(c, 1, 21, kSeed);
-        SerialExecutor serial;
-        const std::vector<float> out = RunWhole(c, cache, s, serial);
-        if (first.empty()) first = out;
-        ASSERT_TRUE(SameBits(first, out)) << IsaName(isa) << " " << c.Text();
-      }
+      ExpectPathsAgree(c, s, 21);
     }
   }
 }
@@ -347,15 +351,7 @@ TEST(IntAttention, PathsAgreeOnTheLargestSums) {
                                                             : -9.0F;
         }
       }
-      std::vector<float> first;
-      for (const Isa isa : SupportedIsas()) {
-        const ScopedIsa scoped(isa);
-        const TestCache cache(c, 1, 70, kSeed);
-        SerialExecutor serial;
-        const std::vector<float> out = RunWhole(c, cache, s, serial);
-        if (first.empty()) first = out;
-        ASSERT_TRUE(SameBits(first, out)) << IsaName(isa) << " " << c.Text();
-      }
+      ExpectPathsAgree(c, s, 70);
     }
   }
 }
