@@ -26,4 +26,9 @@ if [ "$isa" = "$best" ]; then
   exit 77
 fi
 export KVASIR_ISA=$isa
+# A report under the test's name: the plain run of the same program may be under way and writes to PROGRAM.xml.
+if [[ ${GTEST_OUTPUT:-} == xml:*/ ]]; then
+  name=$(basename "$1")
+  export GTEST_OUTPUT=$GTEST_OUTPUT${name%_test}_$isa.xml
+fi
 exec "$@"
