@@ -95,6 +95,11 @@ void QuantizeWeights(const SpanRows& in, const float* scales, Weights<V, R>& wei
   }
 }
 
+// One past the quads of a sub-span that some row sees.
+inline int LastQuad(int sub, int seen) {
+  return (seen + 3) / 4 < (sub + 1) * kSubQuads ? (seen + 3) / 4 : (sub + 1) * kSubQuads;
+}
+
 // Where V of 4 tokens starts.
 inline const std::byte* ValueQuad(const SpanRows& in, int quad, int shift, size_t quad_bytes) {
   const int block = quad >> shift;
@@ -120,8 +125,7 @@ void I8Values(const SpanRows& in, const Weights<V, R>& weights, int shift, int c
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[r][n] = V::StartValues(weights.init[r][sub]);
     }
-    const int last =
-        (seen + 3) / 4 < (sub + 1) * kSubQuads ? (seen + 3) / 4 : (sub + 1) * kSubQuads;
+    const int last = LastQuad(sub, seen);
     for (int quad = sub * kSubQuads; quad < last;) {
       const int block = quad >> shift;
       const int stop = (block + 1) << shift < last ? (block + 1) << shift : last;
@@ -208,8 +212,7 @@ void I4Register(const SpanRows& in, const Weights<V, R>& weights, const I4At& at
 #pragma GCC unroll 2
       for (int h = 0; h < H; ++h) sums[r][h] = V::StartValues(weights.init[r][sub]);
     }
-    const int last =
-        (seen + 3) / 4 < (sub + 1) * kSubQuads ? (seen + 3) / 4 : (sub + 1) * kSubQuads;
+    const int last = LastQuad(sub, seen);
     int quad = sub * kSubQuads;
     if constexpr (R <= V::kPairRows) {  // few sums would wait for each other
       typename V::ValueSums more[R][H];
