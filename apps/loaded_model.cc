@@ -74,8 +74,8 @@ void AddModelFlags(CLI::App* app, ModelFlags* flags) {
   AddThreadFlags(app, &flags->threads);
   app->add_option(
          "--precision", flags->precision,
-         "fast (8-bit activations), default (8 bits, the model's outlier blocks and output "
-         "head in two terms), exact (two terms everywhere)")
+         "fast (8-bit activations), default (8 bits, the model's outlier blocks in two terms), "
+         "exact (two terms everywhere)")
       ->capture_default_str();
   app->add_option("--max-model-len", flags->engine.max_model_len,
                   "longest prompt + output in tokens (default: the model's context)")

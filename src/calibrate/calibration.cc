@@ -11,30 +11,16 @@ namespace kvasir {
 namespace {
 
 constexpr char kTwoTermSection[] = "two_term_blocks";
-constexpr int kTwoTermVersion = 1;
+constexpr int kTwoTermVersion = 2;
 constexpr char kKeySection[] = "key_conditioning";
 constexpr int kKeyVersion = 1;
 constexpr int64_t kColumnsPerBlock = 32;
-
-int64_t ColumnsOf(const LayerWeights& layer, int site) {
-  switch (static_cast<InputSite>(site)) {
-    case InputSite::kAttentionIn:
-      return layer.qkv[0].columns();
-    case InputSite::kAttentionOut:
-      return layer.attn_output.columns();
-    case InputSite::kFeedForwardIn:
-      return layer.gate_up[0].columns();
-    case InputSite::kFeedForwardDown:
-      break;
-  }
-  return layer.down.columns();
-}
 
 }  // namespace
 
 namespace internal {
 
-nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks) {
+nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks, const Model& model) {
   nlohmann::json lists = nlohmann::json::array();
   for (const std::vector<uint8_t>& flags : blocks.blocks) {
     nlohmann::json list = nlohmann::json::array();
@@ -43,26 +29,30 @@ nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks) {
     }
     lists.push_back(std::move(list));
   }
-  return {{"share", kTwoTermShare}, {"columns_per_block", kColumnsPerBlock}, {"blocks", lists}};
+  return {
+      {"shares", TwoTermShares(model)}, {"columns_per_block", kColumnsPerBlock}, {"blocks", lists}};
 }
 
 Result<TwoTermBlocks> TwoTermBlocksFromJson(const nlohmann::json& json, const Model& model) {
   const auto is = [&](const char* key, const nlohmann::json& value) {
     return json.is_object() && json.contains(key) && json[key] == value;
   };
-  if (!is("share", kTwoTermShare))
-    return DataLoss("two_term_blocks: 'share' is not the one in use");
+  if (!is("shares", TwoTermShares(model))) {
+    return DataLoss("two_term_blocks: 'shares' are not the ones in use");
+  }
   if (!is("columns_per_block", kColumnsPerBlock)) {
     return DataLoss("two_term_blocks: 'columns_per_block' must be 32");
   }
-  const size_t lists = model.layers.size() * kInputSites;
+  const size_t layers = model.layers.size();
+  const size_t lists = InputCount(layers);
   if (!json.contains("blocks") || !json["blocks"].is_array() || json["blocks"].size() != lists) {
     return DataLoss("two_term_blocks: 'blocks' must hold " + std::to_string(lists) + " lists");
   }
   TwoTermBlocks result;
   for (size_t i = 0; i < lists; ++i) {
-    const auto columns =
-        ColumnsOf(model.layers[i / kInputSites], static_cast<int>(i % kInputSites));
+    const bool head = i == layers * kLayerSites;
+    const auto site = head ? InputSite::kHeadIn : static_cast<InputSite>(i % kLayerSites);
+    const int64_t columns = ReadersOf(model, i / kLayerSites, site)[0].columns();
     std::vector<uint8_t> flags(
         static_cast<size_t>((columns + kColumnsPerBlock - 1) / kColumnsPerBlock), 0);
     const nlohmann::json& list = json["blocks"][i];
@@ -191,7 +181,7 @@ Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Si
   if (find_blocks) {
     result.two_terms = ChooseTwoTermBlocks(model, loss, executor);
     stored = sidecar->Store(kTwoTermSection, kTwoTermVersion,
-                            internal::TwoTermBlocksToJson(result.two_terms));
+                            internal::TwoTermBlocksToJson(result.two_terms, model));
   }
   if (find_keys) {
     result.keys = internal::FitKeys(model.config(), moments);

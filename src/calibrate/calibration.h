@@ -36,9 +36,9 @@ Result<Calibration> LoadCalibration(const Model& model, CalibrationWish wish, Si
                                     std::vector<std::string>* notes);
 
 namespace internal {
-// {"share": 0.12, "columns_per_block": 32, "blocks": [[layer's attention_in], …]}: for every layer
-// and input site the indexes of the chosen blocks, ascending.
-nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks);
+// {"shares": [0.28, …], "columns_per_block": 32, "blocks": [[layer's attention_in], …, [head's]]}:
+// the share of each site, and by InputIndex the indexes of the chosen blocks, ascending.
+nlohmann::json TwoTermBlocksToJson(const TwoTermBlocks& blocks, const Model& model);
 // kDataLoss naming the field and the limit.
 Result<TwoTermBlocks> TwoTermBlocksFromJson(const nlohmann::json& json, const Model& model);
 // {"positions": 8192, "centre": [[…], …], "balance": [[…], …]}: a list per layer; numbers are f32.

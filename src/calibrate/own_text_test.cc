@@ -82,11 +82,11 @@ TEST_F(OwnText, RefusesMoreThanTheContext) {
 struct Counting final : InputObserver {
   void OnInput(int layer, InputSite site, const float* x, size_t ldx, int rows,
                int columns) override {
-    calls[static_cast<size_t>(layer * kInputSites + static_cast<int>(site))] += rows;
+    calls[InputIndex(static_cast<size_t>(layer), site)] += rows;
     EXPECT_GE(ldx, static_cast<size_t>(columns));
     for (int c = 0; c < columns; ++c) EXPECT_TRUE(std::isfinite(x[c]));
   }
-  int calls[8] = {};
+  int calls[InputCount(2)] = {};
 };
 
 TEST_F(OwnText, TheObserverSeesEveryTokenAtEverySite) {

@@ -37,25 +37,20 @@ void AddColumnNorms(const PackedMatrix& matrix, Executor& executor, std::vector<
   }
 }
 
-std::vector<double> ColumnNorms(const LayerWeights& layer, InputSite site, Executor& executor) {
-  std::span<const PackedMatrix> matrices;
-  switch (site) {
-    case InputSite::kAttentionIn:
-      matrices = layer.qkv;
-      break;
-    case InputSite::kAttentionOut:
-      matrices = {&layer.attn_output, 1};
-      break;
-    case InputSite::kFeedForwardIn:
-      matrices = layer.gate_up;
-      break;
-    case InputSite::kFeedForwardDown:
-      matrices = {&layer.down, 1};
-      break;
-  }
+std::vector<double> ColumnNorms(std::span<const PackedMatrix> matrices, Executor& executor) {
   std::vector<double> norm(static_cast<size_t>(matrices[0].columns()), 0.0);
   for (const PackedMatrix& matrix : matrices) AddColumnNorms(matrix, executor, &norm);
   return norm;
+}
+
+// body(layer, site), ascending by InputIndex.
+template <typename Body>
+void ForEachInput(const Model& model, Body body) {
+  const size_t layers = model.layers.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    for (int site = 0; site < kLayerSites; ++site) body(layer, static_cast<InputSite>(site));
+  }
+  body(layers, InputSite::kHeadIn);
 }
 
 }  // namespace
@@ -65,7 +60,7 @@ namespace internal {
 void RoundingLoss::OnInput(int layer, InputSite site, const float* x, size_t ldx, int rows,
                            int columns) {
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
-  auto& sums = sums_[static_cast<size_t>(layer * kInputSites + static_cast<int>(site))];
+  auto& sums = sums_[InputIndex(static_cast<size_t>(layer), site)];
   const auto n = static_cast<size_t>(columns);
   sums.resize(n, 0.0);
   for (int r = 0; r < rows; ++r) {
@@ -104,18 +99,34 @@ std::vector<uint8_t> ChooseBlocks(std::span<const double> loss, std::span<const 
 
 }  // namespace internal
 
+std::array<double, kInputSites> TwoTermShares(const Model& model) {
+  std::array<double, kInputSites> shares = {0.28, 0, 0.06, 0.12, 0.17};
+  double all = 0;
+  double twice = 0;
+  const auto add = [&](size_t layer, InputSite site) {
+    for (const PackedMatrix& matrix : ReadersOf(model, layer, site)) {
+      const double work =
+          static_cast<double>(matrix.rows()) * static_cast<double>(matrix.columns());
+      all += work;
+      twice += shares[static_cast<size_t>(site)] * work;
+    }
+  };
+  ForEachInput(model, add);
+  const double shrink = std::min(1.0, kTwoTermWork * all / twice);
+  for (double& share : shares) share *= shrink;
+  return shares;
+}
+
 TwoTermBlocks ChooseTwoTermBlocks(const Model& model, const internal::RoundingLoss& loss,
                                   Executor& executor) {
   TwoTermBlocks found;
-  for (size_t layer = 0; layer < model.layers.size(); ++layer) {
-    for (int site = 0; site < kInputSites; ++site) {
-      const std::vector<double> norm =
-          ColumnNorms(model.layers[layer], static_cast<InputSite>(site), executor);
-      std::vector<double> sums = loss.sums()[layer * kInputSites + static_cast<size_t>(site)];
-      sums.resize(norm.size(), 0.0);
-      found.blocks.push_back(internal::ChooseBlocks(sums, norm, kTwoTermShare));
-    }
-  }
+  const std::array<double, kInputSites> shares = TwoTermShares(model);
+  ForEachInput(model, [&](size_t layer, InputSite site) {
+    const std::vector<double> norm = ColumnNorms(ReadersOf(model, layer, site), executor);
+    std::vector<double> sums = loss.sums()[InputIndex(layer, site)];
+    sums.resize(norm.size(), 0.0);
+    found.blocks.push_back(internal::ChooseBlocks(sums, norm, shares[static_cast<size_t>(site)]));
+  });
   return found;
 }
 

@@ -24,7 +24,7 @@ TEST(RoundingLoss, EqualsWhatEightBitsLose) {
   for (float& value : x) value = static_cast<float>(rng.Uniform() * 4 - 2);
   RoundingLoss loss(2);
   loss.OnInput(1, InputSite::kFeedForwardIn, x.data(), kStride, kRows, kColumns);
-  const auto& sums = loss.sums()[kInputSites + static_cast<size_t>(InputSite::kFeedForwardIn)];
+  const auto& sums = loss.sums()[InputIndex(1, InputSite::kFeedForwardIn)];
   ASSERT_EQ(sums.size(), size_t{kColumns});
   for (size_t c = 0; c < kColumns; ++c) {
     double expected = 0;
@@ -83,7 +83,7 @@ class TwoTerms : public ::testing::Test {
 TEST_F(TwoTerms, AreAConstantOfTheModelAndSurviveTheSidecar) {
   const auto found = FindTwoTermBlocks(*model_, pool_);
   ASSERT_TRUE(found.ok()) << found.status().ToString();
-  ASSERT_EQ(found->blocks.size(), model_->layers.size() * kInputSites);
+  ASSERT_EQ(found->blocks.size(), InputCount(model_->layers.size()));
   SerialExecutor serial;
   EXPECT_EQ(FindTwoTermBlocks(*model_, serial)->blocks, found->blocks);
 
@@ -103,13 +103,38 @@ TEST_F(TwoTerms, AreAConstantOfTheModelAndSurviveTheSidecar) {
   EXPECT_TRUE(notes.empty());
 }
 
+// What is done twice, counted over the matrices: within the promised share, blocks of small inputs
+// rounded.
+TEST_F(TwoTerms, AskForNoMoreWorkThanPromised) {
+  const auto found = FindTwoTermBlocks(*model_, pool_);
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  const std::array<double, kInputSites> shares = TwoTermShares(*model_);
+  double all = 0, twice = 0;
+  for (size_t i = 0; i < found->blocks.size(); ++i) {
+    const bool head = i + 1 == found->blocks.size();
+    const auto site = head ? InputSite::kHeadIn : static_cast<InputSite>(i % kLayerSites);
+    const std::vector<uint8_t>& flags = found->blocks[i];
+    const auto chosen = std::accumulate(flags.begin(), flags.end(), size_t{0});
+    const double share = shares[static_cast<size_t>(site)];
+    EXPECT_NEAR(static_cast<double>(chosen), share * static_cast<double>(flags.size()), 0.5);
+    for (const PackedMatrix& matrix : ReadersOf(*model_, i / kLayerSites, site)) {
+      ASSERT_EQ(static_cast<size_t>(matrix.columns() + 31) / 32, flags.size());
+      const auto work = static_cast<double>(matrix.rows() * matrix.columns());
+      all += work;
+      twice += share * work;
+    }
+  }
+  EXPECT_LE(twice, kTwoTermWork * all * (1 + 1e-9));
+  EXPECT_GT(twice, 0);
+}
+
 TEST_F(TwoTerms, ASectionThatDoesNotFitIsFoundAnew) {
   const auto found = FindTwoTermBlocks(*model_, pool_);
-  const nlohmann::json good = internal::TwoTermBlocksToJson(*found);
+  const nlohmann::json good = internal::TwoTermBlocksToJson(*found, *model_);
   nlohmann::json bad[7];
   for (nlohmann::json& json : bad) json = good;
   bad[0] = nlohmann::json::array();
-  bad[1]["share"] = 0.5;
+  bad[1]["shares"][4] = 0.5;
   bad[2]["columns_per_block"] = 16;
   bad[3]["blocks"].erase(0);
   bad[4]["blocks"][1] = 3;
@@ -119,7 +144,7 @@ TEST_F(TwoTerms, ASectionThatDoesNotFitIsFoundAnew) {
     const auto parsed = internal::TwoTermBlocksFromJson(json, *model_);
     EXPECT_EQ(parsed.status().code(), StatusCode::kDataLoss) << json.dump().substr(0, 80);
     Sidecar sidecar((folder_ / "y.gguf"), model_->fingerprint());
-    ASSERT_TRUE(sidecar.Store("two_term_blocks", 1, json).ok());
+    ASSERT_TRUE(sidecar.Store("two_term_blocks", 2, json).ok());
     std::vector<std::string> notes;
     EXPECT_EQ(
         LoadCalibration(*model_, {true, false}, &sidecar, pool_, {}, &notes)->two_terms.blocks,

@@ -287,7 +287,7 @@ int Main(int argc, char** argv) {
     Measure(shape, variants, seconds, limits, pair);
   }
   // What a second term costs, for an eighth of the blocks and for all.
-  for (const Shape& shape : {shapes[1], shapes[7], shapes[10]}) {
+  for (const Shape& shape : {shapes[1], shapes[3], shapes[7], shapes[10]}) {
     if (!wanted(shape, " terms")) continue;
     std::vector<uint8_t> blocks(static_cast<size_t>(shape.columns / 32), 0);
     for (size_t b = 3; b < blocks.size(); b += 8) blocks[b] = 1;

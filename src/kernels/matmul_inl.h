@@ -76,47 +76,66 @@ struct MatmulBody {
     }
   }
 
-  // Rows [kFirst, kFirst + kCount) of a group of kRows.
-  template <WeightType kType, int kRows, int kFirst, int kCount, int kTerms, class Codes>
-  static KVASIR_INLINE void IntegerRows(const Codes& codes, const Scales& w, const uint8_t* act,
-                                        F* acc) {
+  // One term of kCount rows of a group of kRows; `scales` and `q` are the first one's.
+  template <WeightType kType, int kRows, int kCount, class Codes>
+  static KVASIR_INLINE void TermOfRows(const Codes& codes, const Scales& w, const uint8_t* scales,
+                                       const uint8_t* q, F* acc) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
-    KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
-      const uint8_t* term = act + t * kRows * 44;
-      const uint8_t* scales = term + 4 * kFirst;
-      const auto* q = reinterpret_cast<const int8_t*>(term + 12 * kRows + 32 * kFirst);
-      int32_t minus_sum[kCount];
-      std::memcpy(minus_sum, term + 4 * (kRows + kFirst), sizeof(minus_sum));
-      typename V::I sums[kCount];
-      if constexpr (kType == WeightType::kQ6_K) {
-        int32_t minus_low[kCount];
-        std::memcpy(minus_low, term + 4 * (2 * kRows + kFirst), sizeof(minus_low));
-        codes.template Dot<kFormat.zero, 0, 4, kCount>(q, minus_low, sums);
-        Fold<kCount>(sums, w.low, scales, acc);
-        for (int r = 0; r < kCount; ++r) minus_sum[r] -= minus_low[r];
-        codes.template Dot<kFormat.zero, 4, 4, kCount>(q, minus_sum, sums);
-        Fold<kCount>(sums, w.high, scales, acc);
-      } else {
-        codes.template Dot<kFormat.zero, 0, 8, kCount>(q, minus_sum, sums);
-        Fold<kCount>(sums, w.low, scales, acc);
-      }
-    }
-    if constexpr (kFormat.has_min) {
-      const uint8_t* factors = act + kTerms * kRows * 44 + 4 * kFirst;
-      KVASIR_UNROLL for (int r = 0; r < kCount; ++r) {
-        acc[r] = V::Fma(w.min, V::Set(FloatAt(factors + 4 * r)), acc[r]);
-      }
+    const auto* x = reinterpret_cast<const int8_t*>(q);
+    int32_t minus_sum[kCount];
+    std::memcpy(minus_sum, scales + 4 * kRows, sizeof(minus_sum));
+    typename V::I sums[kCount];
+    if constexpr (kType == WeightType::kQ6_K) {
+      int32_t minus_low[kCount];
+      std::memcpy(minus_low, scales + 8 * kRows, sizeof(minus_low));
+      codes.template Dot<kFormat.zero, 0, 4, kCount>(x, minus_low, sums);
+      Fold<kCount>(sums, w.low, scales, acc);
+      for (int r = 0; r < kCount; ++r) minus_sum[r] -= minus_low[r];
+      codes.template Dot<kFormat.zero, 4, 4, kCount>(x, minus_sum, sums);
+      Fold<kCount>(sums, w.high, scales, acc);
+    } else {
+      codes.template Dot<kFormat.zero, 0, 8, kCount>(x, minus_sum, sums);
+      Fold<kCount>(sums, w.low, scales, acc);
     }
   }
+
+  template <int kRows>
+  static constexpr int kTermBytes = kRows * 44;
 
   template <WeightType kType, int kRows, int kTerms, class Codes, int kFirst = 0>
   static KVASIR_INLINE void RowsFrom(const Codes& codes, const Scales& w, const uint8_t* act,
                                      F* acc) {
     constexpr int kLeft = kRows - kFirst;
     constexpr int kCount = kLeft < Codes::kTogether ? kLeft : Codes::kTogether;
-    IntegerRows<kType, kRows, kFirst, kCount, kTerms>(codes, w, act, acc + kFirst);
+    KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
+      const uint8_t* term = act + t * kTermBytes<kRows>;
+      TermOfRows<kType, kRows, kCount>(codes, w, term + 4 * kFirst, term + 12 * kRows + 32 * kFirst,
+                                       acc + kFirst);
+    }
+    if constexpr (TileFormatOf(kType).has_min) {
+      const uint8_t* factors = act + kTerms * kTermBytes<kRows>;
+      KVASIR_UNROLL for (int r = kFirst; r < kFirst + kCount; ++r) {
+        acc[r] = V::Fma(w.min, V::Set(FloatAt(factors + 4 * r)), acc[r]);
+      }
+    }
     if constexpr (kCount < kLeft) {
       RowsFrom<kType, kRows, kTerms, Codes, kFirst + kCount>(codes, w, act, acc);
+    }
+  }
+
+  // The same as loops over terms and rows.
+  template <WeightType kType, int kRows, class Codes>
+  static KVASIR_INLINE void RowLoop(int terms, const Codes& codes, const Scales& w,
+                                    const uint8_t* act, F* acc) {
+    constexpr int kCount = Codes::kTogether;
+    static_assert(kRows % kCount == 0 && !TileFormatOf(kType).has_min);
+    for (const uint8_t* term = act; term < act + terms * kTermBytes<kRows>;
+         term += kTermBytes<kRows>) {
+#pragma GCC unroll 1
+      for (int r = 0; r < kRows; r += kCount) {
+        TermOfRows<kType, kRows, kCount>(codes, w, term + 4 * r, term + 12 * kRows + 32 * r,
+                                         acc + r);
+      }
     }
   }
 
@@ -167,6 +186,8 @@ struct MatmulBody {
   static void IntegerTile(const TileJob& job, int64_t tile, const RowGroup& group,
                           const uint8_t* unpacked = nullptr) {
     constexpr TileFormat kFormat = TileFormatOf(kType);
+    using Codes = typename V::template Codes<kFormat.code_bits, kUnpacked>;
+    constexpr bool kLoops = Codes::kRowLoops && kRows > Codes::kTogether;
     const int64_t blocks = job.columns / kBlockColumns;
     const uint8_t* packed = job.tiles + static_cast<size_t>(tile) * job.tile_bytes;
     const uint8_t* codes = kUnpacked ? unpacked : packed;
@@ -177,13 +198,15 @@ struct MatmulBody {
     for (int64_t b = 0; b < blocks; ++b) {
       if constexpr (!kUnpacked) PrefetchAhead<kType>(packed, b);
       const Scales w = BlockScales<kType, kUnpacked>(scales, b, codes);
-      if (kTerms == 1 || (kTerms == kByBlock && job.two_terms[b] == 0)) {
-        IntegerBlock<kType, kRows, 1, kUnpacked>(codes, w, act, acc);
-        act += ActBlockBytes(kRows, 1);
-      } else {
+      const bool two = kTerms == 2 || (kTerms == kByBlock && job.two_terms[b] != 0);
+      if constexpr (kLoops) {
+        RowLoop<kType, kRows>(two ? 2 : 1, Codes(codes), w, act, acc);
+      } else if (two) {
         IntegerBlock<kType, kRows, 2, kUnpacked>(codes, w, act, acc);
-        act += ActBlockBytes(kRows, 2);
+      } else {
+        IntegerBlock<kType, kRows, 1, kUnpacked>(codes, w, act, acc);
       }
+      act += ActBlockBytes(kRows, two ? 2 : 1);
       codes += kUnpacked ? kUnpackedBlock : static_cast<size_t>(kFormat.code_bytes);
     }
     StoreTile<kRows>(job, tile, group, acc);

@@ -46,6 +46,9 @@ struct CodesAvx2 {
 
   // Rows that share each load of codes: as many as keep their sums in registers.
   static constexpr int kTogether = kBits == 4 ? 4 : 2;
+  // More rows as a loop, not copies of the code: with two terms those are some 2,900 instructions,
+  // and a core's two threads share room for 4,096 decoded ones (Zen 3).
+  static constexpr bool kRowLoops = kBits == 8;
 
   const uint8_t* p;
   __m256i w[kHeld ? 16 : 1];

@@ -71,6 +71,7 @@ struct Avx512 {
   template <int kBits, bool kUnpacked = false, bool kOnce = false>
   struct Codes {
     static constexpr int kTogether = 16;
+    static constexpr bool kRowLoops = false;
     __m512i w[8];
     explicit Codes(const uint8_t* p) {
       if constexpr (kBits < 8 && !kUnpacked) {

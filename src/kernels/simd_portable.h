@@ -146,7 +146,8 @@ struct Portable {
   // kOnce: each code will be used once (of matter where codes are more than the registers).
   template <int kBits, bool kUnpacked = false, bool kOnce = false>
   struct Codes {
-    static constexpr int kTogether = 16;  // rows of one Dot, at the most
+    static constexpr int kTogether = 16;      // rows of one Dot, at the most
+    static constexpr bool kRowLoops = false;  // as loops where they are more
     const uint8_t* p;
     explicit Codes(const uint8_t* codes) : p(codes) {}
     int At(int column, int row) const { return CodeAt(kUnpacked ? 8 : kBits, p, column, row); }

@@ -16,23 +16,17 @@ namespace {
 // Below this many numbers a small operation costs less than waking another thread.
 constexpr size_t kSerialBelow = 16384;
 
-struct Modes {
-  ActMode layers;
-  ActMode head;
-};
-
-Modes ModesOf(Precision precision) {
+ActMode ModeOf(Precision precision) {
   switch (precision) {
     case Precision::kFast:
-      return {ActMode::kInt8, ActMode::kInt8};
     case Precision::kDefault:
-      return {ActMode::kInt8, ActMode::kInt8x2};
+      return ActMode::kInt8;
     case Precision::kExact:
-      return {ActMode::kInt8x2, ActMode::kInt8x2};
+      return ActMode::kInt8x2;
     case Precision::kReference:
       break;
   }
-  return {ActMode::kF32, ActMode::kF32};
+  return ActMode::kF32;
 }
 
 // Matrices that read the same rows, written side by side into rows of one buffer.
@@ -58,7 +52,7 @@ class LlamaForward final : public ForwardPass {
       : model_(model),
         config_(model.config()),
         options_(std::move(options)),
-        modes_(ModesOf(options_.precision)),
+        mode_(ModeOf(options_.precision)),
         executor_(executor),
         rope_(config_.RopeSteps(), 1.0F, options_.max_positions),
         hidden_(static_cast<size_t>(config_.hidden)),
@@ -113,11 +107,11 @@ class LlamaForward final : public ForwardPass {
   size_t MaxRows() const { return static_cast<size_t>(options_.max_rows); }
   size_t qkv_width() const { return q_width_ + k_width_ + v_width_; }
 
-  // How the input of a layer's products is rounded.
+  // How the input of products is rounded.
   Activations At(size_t layer, InputSite site) const {
-    Activations activations(modes_.layers);
+    Activations activations(mode_);
     if (options_.precision == Precision::kDefault) {
-      activations.two_terms = options_.two_terms.At(static_cast<int>(layer), site);
+      activations.two_terms = options_.two_terms.At(layer, site);
     }
     return activations;
   }
@@ -294,10 +288,12 @@ class LlamaForward final : public ForwardPass {
   }
 
   void Logits(int rows, LogitSink sink) {
+    const size_t layer = model_.layers.size();
+    Observe(layer, InputSite::kHeadIn, normed_.data(), hidden_, rows, hidden_);
     for (int first = 0; first < rows; first += kLogitGroup) {
       const int count = std::min(kLogitGroup, rows - first);
       const float* x = normed_.data() + static_cast<size_t>(first) * hidden_;
-      Matmul(model_.head(), modes_.head, x, hidden_, count, logits_.data(),
+      Matmul(model_.head(), At(layer, InputSite::kHeadIn), x, hidden_, count, logits_.data(),
              static_cast<size_t>(config_.vocab), model_.output_bias, matmul_scratch_, executor_);
       sink(first, count, logits_.data());
     }
@@ -306,7 +302,7 @@ class LlamaForward final : public ForwardPass {
   const Model& model_;
   const ModelConfig& config_;
   const ForwardOptions options_;
-  const Modes modes_;
+  const ActMode mode_;
   Executor& executor_;
   SerialExecutor serial_;
   RopeTable rope_;
@@ -339,6 +335,22 @@ std::string_view PrecisionName(Precision precision) {
   return "reference";
 }
 
+std::span<const PackedMatrix> ReadersOf(const Model& model, size_t layer, InputSite site) {
+  switch (site) {
+    case InputSite::kAttentionIn:
+      return model.layers[layer].qkv;
+    case InputSite::kAttentionOut:
+      return {&model.layers[layer].attn_output, 1};
+    case InputSite::kFeedForwardIn:
+      return model.layers[layer].gate_up;
+    case InputSite::kFeedForwardDown:
+      return {&model.layers[layer].down, 1};
+    case InputSite::kHeadIn:
+      break;
+  }
+  return {&model.head(), 1};
+}
+
 Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, ForwardOptions options,
                                                        Executor& executor) {
   if (options.max_rows < 1 || options.max_rows > (1 << 20)) {
@@ -350,7 +362,7 @@ Result<std::unique_ptr<ForwardPass>> ForwardPass::Make(const Model& model, Forwa
                            std::to_string(kMaxContext) + ")");
   }
   if (!options.two_terms.blocks.empty()) {
-    KVASIR_CHECK(options.two_terms.blocks.size() == model.layers.size() * kInputSites);
+    KVASIR_CHECK(options.two_terms.blocks.size() == InputCount(model.layers.size()));
   }
   return std::unique_ptr<ForwardPass>(
       std::make_unique<LlamaForward>(model, std::move(options), executor));

@@ -19,7 +19,7 @@ namespace kvasir {
 
 enum class Precision : uint8_t {
   kFast,       // 8-bit activations everywhere
-  kDefault,    // 8 bits; output head and the model's two-term blocks in two terms
+  kDefault,    // 8 bits; the model's two-term blocks in two terms
   kExact,      // two terms everywhere
   kReference,  // f32 activations: for tests and golden files, slow
 };
@@ -45,17 +45,32 @@ struct ForwardInput {
 // it.
 using LogitSink = FunctionRef<void(int first, int count, float* logits)>;
 
-// The inputs of a layer's products.
-enum class InputSite : uint8_t { kAttentionIn, kAttentionOut, kFeedForwardIn, kFeedForwardDown };
-inline constexpr int kInputSites = 4;
+// The inputs of products: four in each layer, and after the last layer the output head's.
+enum class InputSite : uint8_t {
+  kAttentionIn,
+  kAttentionOut,
+  kFeedForwardIn,
+  kFeedForwardDown,
+  kHeadIn,  // its layer is the number of layers
+};
+inline constexpr int kLayerSites = 4;
+inline constexpr size_t kInputSites = kLayerSites + 1;
+constexpr size_t InputIndex(size_t layer, InputSite site) {
+  return layer * kLayerSites + (site == InputSite::kHeadIn ? 0 : static_cast<size_t>(site));
+}
+constexpr size_t InputCount(size_t layers) {
+  return layers * kLayerSites + 1;
+}
+
+class Model;  // model/model.h
 
 // Which blocks of 32 columns of each input get a second 8-bit term in Precision::kDefault: a
 // constant of the model (calibrate/two_term_finder.h finds it).
 struct TwoTermBlocks {
-  std::vector<std::vector<uint8_t>> blocks;  // [layer * kInputSites + site][column / 32], 0 or 1
-  std::span<const uint8_t> At(int layer, InputSite site) const {
+  std::vector<std::vector<uint8_t>> blocks;  // [InputIndex][column / 32], 0 or 1
+  std::span<const uint8_t> At(size_t layer, InputSite site) const {
     if (blocks.empty()) return {};
-    return blocks[static_cast<size_t>(layer * kInputSites + static_cast<int>(site))];
+    return blocks[InputIndex(layer, site)];
   }
 };
 
@@ -100,7 +115,8 @@ struct ForwardOptions {
   KeyConditioning keys = {};          // for layers whose K is kept in i8 or i4
 };
 
-class Model;  // model/model.h
+// The matrices that read an input: never none, all of one column count.
+std::span<const PackedMatrix> ReadersOf(const Model& model, size_t layer, InputSite site);
 
 class ForwardPass {
  public:
