@@ -63,21 +63,19 @@ class Collector final : public EventSink {
   std::vector<Answer> answers;
 };
 
-// Everything but the model, which is loaded once a thread count.
 // Every fifth block: which ones does not matter here, only that rows of both kinds are computed.
 TwoTermBlocks SomeTwoTerms(const Model& model) {
   TwoTermBlocks some;
-  for (const LayerWeights& layer : model.layers) {
-    for (const int64_t columns : {layer.qkv[0].columns(), layer.attn_output.columns(),
-                                  layer.gate_up[0].columns(), layer.down.columns()}) {
-      std::vector<uint8_t>& blocks =
-          some.blocks.emplace_back(static_cast<size_t>((columns + 31) / 32), uint8_t{0});
-      for (size_t i = some.blocks.size() % 5; i < blocks.size(); i += 5) blocks[i] = 1;
-    }
+  for (size_t input = 0; input < InputCount(model.layers.size()); ++input) {
+    const int64_t columns = ReadersOf(model, input)[0].columns();
+    std::vector<uint8_t>& blocks =
+        some.blocks.emplace_back(static_cast<size_t>((columns + 31) / 32), uint8_t{0});
+    for (size_t i = some.blocks.size() % 5; i < blocks.size(); i += 5) blocks[i] = 1;
   }
   return some;
 }
 
+// Everything but the model, which is loaded once a thread count.
 struct Setting {
   int threads = 1;
   int32_t blocks = 0;

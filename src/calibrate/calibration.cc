@@ -43,16 +43,13 @@ Result<TwoTermBlocks> TwoTermBlocksFromJson(const nlohmann::json& json, const Mo
   if (!is("columns_per_block", kColumnsPerBlock)) {
     return DataLoss("two_term_blocks: 'columns_per_block' must be 32");
   }
-  const size_t layers = model.layers.size();
-  const size_t lists = InputCount(layers);
+  const size_t lists = InputCount(model.layers.size());
   if (!json.contains("blocks") || !json["blocks"].is_array() || json["blocks"].size() != lists) {
     return DataLoss("two_term_blocks: 'blocks' must hold " + std::to_string(lists) + " lists");
   }
   TwoTermBlocks result;
   for (size_t i = 0; i < lists; ++i) {
-    const bool head = i == layers * kLayerSites;
-    const auto site = head ? InputSite::kHeadIn : static_cast<InputSite>(i % kLayerSites);
-    const int64_t columns = ReadersOf(model, i / kLayerSites, site)[0].columns();
+    const int64_t columns = ReadersOf(model, i)[0].columns();
     std::vector<uint8_t> flags(
         static_cast<size_t>((columns + kColumnsPerBlock - 1) / kColumnsPerBlock), 0);
     const nlohmann::json& list = json["blocks"][i];

@@ -43,16 +43,6 @@ std::vector<double> ColumnNorms(std::span<const PackedMatrix> matrices, Executor
   return norm;
 }
 
-// body(layer, site), ascending by InputIndex.
-template <typename Body>
-void ForEachInput(const Model& model, Body body) {
-  const size_t layers = model.layers.size();
-  for (size_t layer = 0; layer < layers; ++layer) {
-    for (int site = 0; site < kLayerSites; ++site) body(layer, static_cast<InputSite>(site));
-  }
-  body(layers, InputSite::kHeadIn);
-}
-
 }  // namespace
 
 namespace internal {
@@ -101,17 +91,17 @@ std::vector<uint8_t> ChooseBlocks(std::span<const double> loss, std::span<const 
 
 std::array<double, kInputSites> TwoTermShares(const Model& model) {
   std::array<double, kInputSites> shares = {0.28, 0, 0.06, 0.12, 0.17};
+  const size_t layers = model.layers.size();
   double all = 0;
   double twice = 0;
-  const auto add = [&](size_t layer, InputSite site) {
-    for (const PackedMatrix& matrix : ReadersOf(model, layer, site)) {
+  for (size_t input = 0; input < InputCount(layers); ++input) {
+    for (const PackedMatrix& matrix : ReadersOf(model, input)) {
       const double work =
           static_cast<double>(matrix.rows()) * static_cast<double>(matrix.columns());
       all += work;
-      twice += shares[static_cast<size_t>(site)] * work;
+      twice += shares[static_cast<size_t>(SiteOf(input, layers))] * work;
     }
-  };
-  ForEachInput(model, add);
+  }
   const double shrink = std::min(1.0, kTwoTermWork * all / twice);
   for (double& share : shares) share *= shrink;
   return shares;
@@ -121,12 +111,14 @@ TwoTermBlocks ChooseTwoTermBlocks(const Model& model, const internal::RoundingLo
                                   Executor& executor) {
   TwoTermBlocks found;
   const std::array<double, kInputSites> shares = TwoTermShares(model);
-  ForEachInput(model, [&](size_t layer, InputSite site) {
-    const std::vector<double> norm = ColumnNorms(ReadersOf(model, layer, site), executor);
-    std::vector<double> sums = loss.sums()[InputIndex(layer, site)];
+  const size_t layers = model.layers.size();
+  for (size_t input = 0; input < InputCount(layers); ++input) {
+    const std::vector<double> norm = ColumnNorms(ReadersOf(model, input), executor);
+    std::vector<double> sums = loss.sums()[input];
     sums.resize(norm.size(), 0.0);
-    found.blocks.push_back(internal::ChooseBlocks(sums, norm, shares[static_cast<size_t>(site)]));
-  });
+    const double share = shares[static_cast<size_t>(SiteOf(input, layers))];
+    found.blocks.push_back(internal::ChooseBlocks(sums, norm, share));
+  }
   return found;
 }
 

@@ -111,13 +111,11 @@ TEST_F(TwoTerms, AskForNoMoreWorkThanPromised) {
   const std::array<double, kInputSites> shares = TwoTermShares(*model_);
   double all = 0, twice = 0;
   for (size_t i = 0; i < found->blocks.size(); ++i) {
-    const bool head = i + 1 == found->blocks.size();
-    const auto site = head ? InputSite::kHeadIn : static_cast<InputSite>(i % kLayerSites);
     const std::vector<uint8_t>& flags = found->blocks[i];
     const auto chosen = std::accumulate(flags.begin(), flags.end(), size_t{0});
-    const double share = shares[static_cast<size_t>(site)];
+    const double share = shares[static_cast<size_t>(SiteOf(i, model_->layers.size()))];
     EXPECT_NEAR(static_cast<double>(chosen), share * static_cast<double>(flags.size()), 0.5);
-    for (const PackedMatrix& matrix : ReadersOf(*model_, i / kLayerSites, site)) {
+    for (const PackedMatrix& matrix : ReadersOf(*model_, i)) {
       ASSERT_EQ(static_cast<size_t>(matrix.columns() + 31) / 32, flags.size());
       const auto work = static_cast<double>(matrix.rows() * matrix.columns());
       all += work;

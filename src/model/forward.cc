@@ -335,8 +335,9 @@ std::string_view PrecisionName(Precision precision) {
   return "reference";
 }
 
-std::span<const PackedMatrix> ReadersOf(const Model& model, size_t layer, InputSite site) {
-  switch (site) {
+std::span<const PackedMatrix> ReadersOf(const Model& model, size_t input) {
+  const size_t layer = input / kLayerSites;
+  switch (SiteOf(input, model.layers.size())) {
     case InputSite::kAttentionIn:
       return model.layers[layer].qkv;
     case InputSite::kAttentionOut:

@@ -61,6 +61,10 @@ constexpr size_t InputIndex(size_t layer, InputSite site) {
 constexpr size_t InputCount(size_t layers) {
   return layers * kLayerSites + 1;
 }
+constexpr InputSite SiteOf(size_t input, size_t layers) {  // of an InputIndex
+  return input == layers * kLayerSites ? InputSite::kHeadIn
+                                       : static_cast<InputSite>(input % kLayerSites);
+}
 
 class Model;  // model/model.h
 
@@ -115,8 +119,8 @@ struct ForwardOptions {
   KeyConditioning keys = {};          // for layers whose K is kept in i8 or i4
 };
 
-// The matrices that read an input: never none, all of one column count.
-std::span<const PackedMatrix> ReadersOf(const Model& model, size_t layer, InputSite site);
+// The matrices that read an input (an InputIndex): never none, all of one column count.
+std::span<const PackedMatrix> ReadersOf(const Model& model, size_t input);
 
 class ForwardPass {
  public:
