@@ -120,7 +120,7 @@ struct Block {
   static constexpr bool kHalf = kType == WeightType::kQ6_K;
   static constexpr int kSums = 16 * kRows;
   static constexpr int kSumsPerTerm = kHalf ? 2 * kSums : kSums;
-  static constexpr size_t kTermBytes = ActBlockBytes(kRows, 1) - ActBlockBytes(kRows, 0);
+  static constexpr size_t kTermBytes = ActTermBytes(kRows);
 
   static inline __attribute__((always_inline)) void MultiplyTerm(const uint8_t* q,
                                                                  const uint8_t* unpacked,

@@ -99,21 +99,18 @@ struct MatmulBody {
     }
   }
 
-  template <int kRows>
-  static constexpr int kTermBytes = kRows * 44;
-
   template <WeightType kType, int kRows, int kTerms, class Codes, int kFirst = 0>
   static KVASIR_INLINE void RowsFrom(const Codes& codes, const Scales& w, const uint8_t* act,
                                      F* acc) {
     constexpr int kLeft = kRows - kFirst;
     constexpr int kCount = kLeft < Codes::kTogether ? kLeft : Codes::kTogether;
     KVASIR_UNROLL for (int t = 0; t < kTerms; ++t) {
-      const uint8_t* term = act + t * kTermBytes<kRows>;
+      const uint8_t* term = act + static_cast<size_t>(t) * ActTermBytes(kRows);
       TermOfRows<kType, kRows, kCount>(codes, w, term + 4 * kFirst, term + 12 * kRows + 32 * kFirst,
                                        acc + kFirst);
     }
     if constexpr (TileFormatOf(kType).has_min) {
-      const uint8_t* factors = act + kTerms * kTermBytes<kRows>;
+      const uint8_t* factors = act + kTerms * ActTermBytes(kRows);
       KVASIR_UNROLL for (int r = kFirst; r < kFirst + kCount; ++r) {
         acc[r] = V::Fma(w.min, V::Set(FloatAt(factors + 4 * r)), acc[r]);
       }
@@ -129,8 +126,8 @@ struct MatmulBody {
                                     const uint8_t* act, F* acc) {
     constexpr int kCount = Codes::kTogether;
     static_assert(kRows % kCount == 0 && !TileFormatOf(kType).has_min);
-    for (const uint8_t* term = act; term < act + terms * kTermBytes<kRows>;
-         term += kTermBytes<kRows>) {
+    const uint8_t* end = act + static_cast<size_t>(terms) * ActTermBytes(kRows);
+    for (const uint8_t* term = act; term < end; term += ActTermBytes(kRows)) {
 #pragma GCC unroll 1
       for (int r = 0; r < kRows; r += kCount) {
         TermOfRows<kType, kRows, kCount>(codes, w, term + 4 * r, term + 12 * kRows + 32 * r,

@@ -76,8 +76,11 @@ inline int CodeAt(int bits, const uint8_t* block, int column, int row) {
 //   min_factor[R]
 // minus_sum: minus the sum of a row's 32 q; minus_low: of the first 16. min_factor: what a weight's
 // min is multiplied by, the sum of the block's activations as quantised.
+constexpr size_t ActTermBytes(int rows) {
+  return static_cast<size_t>(rows) * 44;
+}
 constexpr size_t ActBlockBytes(int rows, int terms) {
-  return static_cast<size_t>(rows) * (static_cast<size_t>(terms) * 44 + 4);
+  return static_cast<size_t>(terms) * ActTermBytes(rows) + static_cast<size_t>(rows) * 4;
 }
 
 // How many terms each block of 32 columns gets.
