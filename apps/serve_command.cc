@@ -74,8 +74,8 @@ void AddEngineFlags(CLI::App* app, ServeFlags* flags) {
       ->capture_default_str();
   app->add_option(
          "--max-num-batched-tokens", engine->max_num_batched_tokens,
-         "token budget of a step; 0: 512, fewer if their scratch would take more than 1/16 "
-         "of free memory")
+         "token budget of a step; 0: 512, fewer if their scratch would take more than 1/16 of free "
+         "memory, and at most 128 of prompts while somebody decodes")
       ->capture_default_str();
   app->add_option("--max-queue", engine->max_queue, "waiting requests; beyond: 429")
       ->capture_default_str();

@@ -22,6 +22,8 @@ namespace kvasir {
 namespace {
 
 constexpr int32_t kAutomaticBudget = 512;
+// Beside somebody who decodes: a quarter of the wait, for a few per cent of the prompts' speed.
+constexpr int32_t kAutomaticPrefillBesideDecodes = 128;
 
 // Scratch of one row of a step, about: what the forward pass holds between its products.
 uint64_t RowBytes(const ModelConfig& config) {
@@ -184,8 +186,10 @@ Status LocalCpuStack::Build(const StackOptions& options, StepObserver* observer,
   pool.kv_bytes = options.kv_bytes;
   pool.kv_blocks = options.kv_blocks;
   const uint64_t free_bytes = FreeMemoryBytes();
-  if (engine.max_num_batched_tokens == 0)
+  if (engine.max_num_batched_tokens == 0) {
     engine.max_num_batched_tokens = AutomaticBudget(config, free_bytes);
+    engine.prefill_beside_decodes = kAutomaticPrefillBesideDecodes;
+  }
   const uint64_t scratch = ScratchBytes(config, engine.max_num_batched_tokens, context);
   if (scratch >= free_bytes) {
     return OutOfMemory("--max-num-batched-tokens " + std::to_string(engine.max_num_batched_tokens) +

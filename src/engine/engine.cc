@@ -369,6 +369,7 @@ Result<std::unique_ptr<Engine>> Engine::Make(const EngineOptions& options, Worke
   scheduler.policy = SchedulingPolicyByName(options.scheduling_policy).value();
   scheduler.preempt = PreemptModeByName(options.preempt).value();
   scheduler.resume_tokens = runner->resume_tokens();
+  scheduler.prefill_beside_decodes = options.prefill_beside_decodes;
   scheduler.itl_target_ns = static_cast<int64_t>(options.itl_target_ms * 1e6);
   info.vocab = runner->vocab();
   info.max_model_len = scheduler.max_model_len;

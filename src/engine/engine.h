@@ -18,8 +18,10 @@ namespace kvasir {
 struct EngineOptions {
   int32_t max_model_len = 0;  // 0: the model's context
   int32_t max_num_seqs = 256;
-  // Rows of a step; 0: automatic (512, fewer if memory is short).
+  // Rows of a step; 0: automatic (512, fewer if memory is short; of prompts beside decodes 128).
   int32_t max_num_batched_tokens = 0;
+  // Of them prompts' rows in a step in which somebody decodes; 0: all that is left.
+  int32_t prefill_beside_decodes = 0;
   int32_t max_queue = 1024;  // requests that never ran, beyond those a free seat is there for
   double queue_timeout_s = 60;
   double reserve_blocks = 0.02;  // watermark: share of the pool kept free when admitting

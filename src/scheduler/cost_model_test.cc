@@ -69,6 +69,21 @@ TEST(SchedulerItl, ChunksFitTheTargetByMeasuredCost) {
   EXPECT_EQ(rig.Step(), "2.0[152+512] ");  // nobody decodes: the whole budget
 }
 
+TEST(SchedulerItl, WithoutATargetABoundOnRowsBesideDecodes) {
+  SchedulerOptions options = Options(8, 512);
+  options.prefill_beside_decodes = 128;
+  SchedulerRig rig(Cache(200), options);
+  rig.Add(Make(1, 4, 500));
+  rig.Step();
+  rig.Add(Make(2, 180, 5));
+  rig.Add(Make(3, 700, 5));
+  EXPECT_EQ(rig.Step(), "1.0[4+1]! 2.0[0+128] ");
+  EXPECT_EQ(rig.Step(), "1.0[5+1]! 2.0[128+52]! 3.0[0+76] ");  // new ones count too
+  rig.scheduler().Cancel(RequestId(1));
+  rig.scheduler().Cancel(RequestId(2));
+  EXPECT_EQ(rig.Step(), "3.0[76+512] ");  // nobody decodes: the whole budget
+}
+
 TEST(SchedulerItl, NewAdmissionsCountToo) {
   SchedulerOptions options = Options(8, 512);
   options.itl_target_ns = 50 * kMilli;

@@ -33,6 +33,8 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   if (by_depth_) {
     prefill_budget_ = std::max(
         1, costs_.PrefillRows(batch.rows, options_.itl_target_ns, options_.itl_floor_rows));
+  } else if (options_.prefill_beside_decodes > 0 && batch.rows > 0) {
+    prefill_budget_ = options_.prefill_beside_decodes;
   }
   const bool admits = batch.preempted == urgent;
   PlanPrefills(admits, batch);

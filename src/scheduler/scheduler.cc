@@ -44,7 +44,8 @@ std::optional<PreemptMode> PreemptModeByName(std::string_view name) {
 Scheduler::Scheduler(const SchedulerOptions& options, KvCache* cache)
     : options_(options), cache_(cache), block_tokens_(cache->block_tokens()) {
   KVASIR_CHECK(options.max_model_len > 0 && options.max_num_seqs > 0 &&
-               options.max_num_batched_tokens > 0 && options.itl_floor_rows > 0);
+               options.max_num_batched_tokens > 0 && options.itl_floor_rows > 0 &&
+               options.prefill_beside_decodes >= 0);
   KVASIR_CHECK(options.reserve_blocks >= 0 && options.reserve_blocks < 1);
   KVASIR_CHECK(options.growth_share >= 0 && options.join_lookahead >= 0);
   seats_ = std::min(options.max_num_seqs, options.max_num_batched_tokens);

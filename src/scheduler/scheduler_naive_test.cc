@@ -15,7 +15,7 @@ namespace kvasir {
 namespace {
 
 struct Shape {
-  int32_t blocks, block_tokens, seats, budget, max_len, watermark;
+  int32_t blocks, block_tokens, seats, budget, beside, max_len, watermark;
 };
 
 // Counts blocks, knows no ids; lists, no orders to keep.
@@ -52,6 +52,8 @@ class NaiveScheduler {
     rows_ = 0;
     ++plan_;
     const bool preempted = Decode(ended);
+    limit_ = shape_.budget;
+    if (rows_ > 0 && shape_.beside > 0) limit_ = std::min(limit_, rows_ + shape_.beside);
     Prefill(preempted);
     if (!preempted || running_.empty()) Admit(ended);
     return items_;
@@ -121,7 +123,7 @@ class NaiveScheduler {
     waiting_.insert(at, s);
   }
   void Prefill(bool preempted) {
-    const int32_t room = shape_.budget - rows_, floor = std::min(16, std::max(1, room / 2));
+    const int32_t room = limit_ - rows_, floor = std::min(16, std::max(1, room / 2));
     std::vector<Sequence*> todo;
     int32_t longest = 0;
     for (Sequence& s : running_) {
@@ -130,8 +132,8 @@ class NaiveScheduler {
       longest = std::max(longest, s.size - s.computed);
     }
     const int32_t quick = std::max({1, room / 4, longest / 4});
-    for (size_t i = 0; i < todo.size() && rows_ < shape_.budget; ++i) {
-      const int32_t left = shape_.budget - rows_, rows = todo[i]->size - todo[i]->computed;
+    for (size_t i = 0; i < todo.size() && rows_ < limit_; ++i) {
+      const int32_t left = limit_ - rows_, rows = todo[i]->size - todo[i]->computed;
       int32_t most = left;
       if (rows > quick) {
         int32_t others = 0;
@@ -166,7 +168,7 @@ class NaiveScheduler {
   }
   bool Fits(const Sequence& s) const { return free_ - Need(s) >= shape_.watermark; }
   void Admit(std::set<uint64_t>& ended) {
-    while (rows_ < shape_.budget && !waiting_.empty()) {
+    while (rows_ < limit_ && !waiting_.empty()) {
       Sequence s = waiting_.front();
       if (static_cast<int32_t>(running_.size()) >= shape_.seats) break;
       s.blocks = Need(s);
@@ -185,7 +187,7 @@ class NaiveScheduler {
       s.target = s.size;
       auto at = running_.begin();
       while (at != running_.end() && at->id < s.id) ++at;
-      Chunk(*running_.insert(at, s), shape_.budget - rows_);
+      Chunk(*running_.insert(at, s), limit_ - rows_);
     }
   }
   Sequence* Find(uint64_t id) {
@@ -204,7 +206,7 @@ class NaiveScheduler {
   int32_t free_;
   std::list<Sequence> running_, waiting_;  // in order of arrival
   std::vector<Item> items_;
-  int32_t rows_ = 0;
+  int32_t rows_ = 0, limit_ = 0;
   uint64_t plan_ = 0, blocked_ = 0, until_ = 0;
 };
 
@@ -213,6 +215,7 @@ Shape RandomShape(Rng& rng) {
   shape.block_tokens = 8;
   shape.blocks = 2 + static_cast<int32_t>(rng.Below(20));
   shape.budget = 1 + static_cast<int32_t>(rng.Below(60));
+  shape.beside = static_cast<int32_t>(rng.Below(2) * rng.Below(40));  // 0: not bounded
   shape.seats = std::min(1 + static_cast<int32_t>(rng.Below(8)), shape.budget);
   shape.max_len = 20 + static_cast<int32_t>(rng.Below(200));  // may be more than the pool holds
   shape.watermark = static_cast<int32_t>(rng.Below(3));
@@ -224,6 +227,7 @@ SchedulerOptions OptionsOf(const Shape& shape) {
   options.max_model_len = shape.max_len;
   options.max_num_seqs = shape.seats;
   options.max_num_batched_tokens = shape.budget;
+  options.prefill_beside_decodes = shape.beside;
   options.preempt = PreemptMode::kRecompute;
   options.growth_share = 0;
   // The middle of the step that rounds up to it.

@@ -62,6 +62,7 @@ Shape RandomShape(Rng& rng) {
   options.preempt = static_cast<PreemptMode>(rng.Below(3));
   options.age_step_ns = 100 * kMilli;  // steps are a millisecond apart
   options.itl_target_ns = rng.Below(2) == 0 ? 0 : 20 * kMilli;
+  options.prefill_beside_decodes = rng.Below(2) == 0 ? 0 : Between(rng, 1, 40);
   options.itl_floor_rows = Between(rng, 1, 16);
   options.join_lookahead = Between(rng, 0, 4);
   if (rng.Below(2) == 0) options.resume_tokens = 2 << rng.Below(5);
@@ -205,6 +206,8 @@ class PromiseCheck {
         EXPECT_LE(prefill_rows, rig_.scheduler().costs().PrefillRows(
                                     static_cast<int32_t>(decoding_.size()), options.itl_target_ns,
                                     options.itl_floor_rows));
+      } else if (options.prefill_beside_decodes > 0 && !decoding_.empty()) {
+        EXPECT_LE(prefill_rows, options.prefill_beside_decodes);
       }
     }
     decoding_.clear();

@@ -27,8 +27,10 @@ struct SchedulerOptions {
   PreemptMode preempt = PreemptMode::kAuto;
   int64_t age_step_ns = 30'000'000'000;  // kPriority: one step of priority is worth so much waiting
   int64_t prefix_age_ns = 1'000'000;     // kPrefix: one cached token is worth so much waiting
-  int64_t itl_target_ns = 0;             // 0: off
-  int32_t itl_floor_rows = 16;           // prefill rows a step has in spite of it
+  int32_t prefill_beside_decodes = 0;  // most prefill rows of a step in which somebody decodes; 0:
+                                       // no such bound. Not used with itl_target_ns
+  int64_t itl_target_ns = 0;           // 0: off
+  int32_t itl_floor_rows = 16;         // prefill rows a step has in spite of it
   int32_t join_lookahead = 16;  // waiting for others' tokens: so many may be passed in one plan
   // 1, or a sequence begins at multiples of this only, since tokens after the last one are not all
   // in its blocks (ModelRunner::resume_tokens). It goes on anywhere in the slot it had.
