@@ -11,6 +11,9 @@ constexpr double kSlow = 0.25, kFast = 0.5;
 constexpr double kRemember = 0.98;   // of the line's sums, from step to step
 constexpr double kDepthSpread = 64;  // standard deviation of depths from which a line is believed
 constexpr double kSlopeMost = 1.0 / 64;
+constexpr double kForgetNs = 30e9;  // of steps in which L falls to 1 / e
+constexpr double kLatestEnd = 1.2;  // of the target, for a step that is late by L
+constexpr double kLeastAim = 0.5;   // of the target
 
 size_t BucketOf(int32_t rows) {
   return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(rows, 0))));
@@ -27,6 +30,7 @@ void CostModel::Observe(const StepCost& step) {
     move_ns_ = Blend(move_ns_, static_cast<double>(step.move_ns) / step.moved_blocks, kSlow);
   }
   if (step.run_ns <= 0) return;
+  LearnLate(step);
   const auto run_ns = static_cast<double>(step.run_ns);
   if (step.prefill_rows <= 0) {
     if (step.decode_rows <= 0) return;
@@ -46,6 +50,17 @@ void CostModel::Observe(const StepCost& step) {
   LearnDepth(step.prefill_depth, rows, row_ns);
   const double unit_ns = row_ns / (1 + slope_ * step.prefill_depth);
   prefill_ns_ = Blend(prefill_ns_, unit_ns, unit_ns > prefill_ns_ ? kFast : kSlow);
+}
+
+// Against what was known before the step. Where one of the two costs is not, nothing was foretold.
+void CostModel::LearnLate(const StepCost& step) {
+  const auto run_ns = static_cast<double>(step.run_ns);
+  late_ns_ *= std::exp(-run_ns / kForgetNs);
+  const double decode = decode_ns(step.decode_rows);
+  if (step.decode_rows > 0 && decode == 0) return;
+  if (step.prefill_rows > 0 && prefill_ns_ == 0) return;
+  const double prefill = prefill_ns_ * step.prefill_rows * (1 + slope_ * step.prefill_depth);
+  late_ns_ = std::max(late_ns_, run_ns - decode - prefill);
 }
 
 void CostModel::LearnDepth(double depth, double rows, double row_ns) {
@@ -97,7 +112,9 @@ int32_t CostModel::PrefillRows(int32_t decode_rows, int64_t target_ns, int32_t f
   if (prefill_ns_ <= 0) return floor;
   double base = decode_ns(decode_rows);
   if (base == 0) base = prefill_ns_ * decode_rows;
-  const double rows = (static_cast<double>(target_ns) - base) / prefill_ns_;
+  const auto target = static_cast<double>(target_ns);
+  const double aim = std::clamp(target * kLatestEnd - late_ns_, target * kLeastAim, target);
+  const double rows = (aim - base) / prefill_ns_;
   return static_cast<int32_t>(std::clamp(rows, static_cast<double>(floor), 1e9));
 }
 

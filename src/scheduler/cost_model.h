@@ -9,6 +9,11 @@
 // in big steps and down in small ones, since being late is what hurts. A wrong D is made good by P:
 // with n = (target - D) / P rows a step, n settles where run_ns is the target, whatever D is below
 // it.
+//
+// Machines have moments (a neighbour, a move to another core with cold caches) in which a step
+// takes tens of milliseconds longer than foretold, however short it is. L is the most that any step
+// of late was longer, forgotten over 30 s of steps; PrefillRows aims so that a step that is late by
+// L ends by 1.2 times the target, at half of it at the least.
 #pragma once
 
 #include <array>
@@ -40,12 +45,14 @@ class CostModel {
   // Most rows from `first` on that cost no more than so many rows at depth 0.
   int32_t RowsIn(double units, int32_t first) const;
   double swap_ns_per_block() const { return move_ns_; }
+  double late_ns() const { return late_ns_; }  // L
   // Prefill rows at depth 0 that fit beside so many decode rows into target_ns, at least `floor`;
   // `floor` if nothing is known.
   int32_t PrefillRows(int32_t decode_rows, int64_t target_ns, int32_t floor) const;
 
  private:
   void LearnDepth(double depth, double rows, double row_ns);
+  void LearnLate(const StepCost& step);
 
   static constexpr size_t kBuckets = 32;
   std::array<double, kBuckets> decode_ns_{};  // by bit width of the rows; 0: not seen
@@ -54,6 +61,7 @@ class CostModel {
   // Of the line: weights, and weighed depth, depth^2, time, depth * time.
   double w_ = 0, wd_ = 0, wdd_ = 0, wt_ = 0, wdt_ = 0;
   double move_ns_ = 0;
+  double late_ns_ = 0;
 };
 
 }  // namespace kvasir
