@@ -95,7 +95,7 @@ void AddSharingFlags(CLI::App* app, CacheFlags* flags, EngineOptions* engine) {
       ->capture_default_str();
   app->add_option("--itl-target", engine->itl_target_ms,
                   "milliseconds between two tokens of a running user that long prompts must leave "
-                  "room for; 0: off, prompts get whole steps")
+                  "room for; 0: off")
       ->check(Between(0, kItlTargetMaxMs, "0 to 60000 milliseconds"))
       ->capture_default_str();
 }

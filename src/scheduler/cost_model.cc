@@ -52,6 +52,10 @@ void CostModel::Observe(const StepCost& step) {
   prefill_ns_ = Blend(prefill_ns_, unit_ns, unit_ns > prefill_ns_ ? kFast : kSlow);
 }
 
+void CostModel::LimitLate(int64_t target_ns) {
+  most_late_ns_ = (kLatestEnd - kLeastAim) * static_cast<double>(target_ns);
+}
+
 // Against what was known before the step. Where one of the two costs is not, nothing was foretold.
 void CostModel::LearnLate(const StepCost& step) {
   const auto run_ns = static_cast<double>(step.run_ns);
@@ -60,7 +64,7 @@ void CostModel::LearnLate(const StepCost& step) {
   if (step.decode_rows > 0 && decode == 0) return;
   if (step.prefill_rows > 0 && prefill_ns_ == 0) return;
   const double prefill = prefill_ns_ * step.prefill_rows * (1 + slope_ * step.prefill_depth);
-  late_ns_ = std::max(late_ns_, run_ns - decode - prefill);
+  late_ns_ = std::max(late_ns_, std::min(run_ns - decode - prefill, most_late_ns_));
 }
 
 void CostModel::LearnDepth(double depth, double rows, double row_ns) {

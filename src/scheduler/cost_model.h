@@ -7,18 +7,19 @@
 // to see one. D: a moving mean per power of two of decode rows, from steps without prefill (and
 // lowered when a mixed step was faster). P: a moving mean of (run_ns - D) / that sum that goes up
 // in big steps and down in small ones, since being late is what hurts. A wrong D is made good by P:
-// with n = (target - D) / P rows a step, n settles where run_ns is the target, whatever D is below
-// it.
+// with n = (aim - D) / P rows a step, n settles where run_ns is the aim, whatever D is below it.
 //
-// Machines have moments (a neighbour, a move to another core with cold caches) in which a step
-// takes tens of milliseconds longer than foretold, however short it is. L is the most that any step
-// of late was longer, forgotten over 30 s of steps; PrefillRows aims so that a step that is late by
-// L ends by 1.2 times the target, at half of it at the least.
+// The aim is the target, or less: machines have moments in which a step takes tens of milliseconds
+// longer than foretold, however short it is. L is the most that any step of late was longer, at
+// most LimitLate's 0.7 of the target, falling to 1 / e over 30 s of steps. The aim is 1.2 times the
+// target less L, between half of the target and all of it. L cannot tell a moment from a cost that
+// is not learnt yet (a slope, a number of decode rows).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace kvasir {
 
@@ -35,6 +36,9 @@ struct StepCost {
 class CostModel {
  public:
   void Observe(const StepCost& step);
+  // More lateness than changes the aim for this target is not remembered. Without it there is no
+  // such bound: one long pause of the process would keep chunks short for minutes.
+  void LimitLate(int64_t target_ns);
 
   double decode_ns(int32_t rows) const;                      // D; 0: nothing known
   double prefill_ns_per_row() const { return prefill_ns_; }  // P: at depth 0
@@ -62,6 +66,7 @@ class CostModel {
   double w_ = 0, wd_ = 0, wdd_ = 0, wt_ = 0, wdt_ = 0;
   double move_ns_ = 0;
   double late_ns_ = 0;
+  double most_late_ns_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace kvasir

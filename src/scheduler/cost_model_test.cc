@@ -144,7 +144,8 @@ TEST(CostModel, LeavesRoomForStepsThatTakeLongerThanForetold) {
     EXPECT_LE(took.back(), 190e6);
     EXPECT_GT(took[took.size() / 2], 85e6);  // no more than it has to
     const std::vector<double> later = BesideMoments(model, 150 * kMilli, 0, 800);
-    EXPECT_NEAR(later.back(), 150e6, 3e6);  // and forgotten when they are over
+    EXPECT_NEAR(later.back(), 150e6, 3e6);
+    EXPECT_NEAR(later[later.size() / 2], 150e6, 3e6);  // and forgotten when they are over
   }
   {  // Whatever the moments are like, it aims at half of the target.
     CostModel model;
@@ -152,6 +153,25 @@ TEST(CostModel, LeavesRoomForStepsThatTakeLongerThanForetold) {
     EXPECT_LE(took[took.size() / 2], 76e6);
     EXPECT_GT(took[took.size() / 2], 45e6);  // after each such step rows count as dear for a while
   }
+}
+
+// A pause of the whole process: as short as half of the target for a while, not for minutes.
+TEST(CostModel, OneLongPauseIsForgotten) {
+  CostModel model;
+  model.LimitLate(150 * kMilli);
+  BesideMoments(model, 150 * kMilli, 0, 20);
+  model.Observe(Cost(140, 1, 60'000 * kMilli));
+  EXPECT_NEAR(model.late_ns(), 105e6, 1e5);
+  double spent = 0;
+  int32_t rows = 0;
+  while (spent < 40e9) {  // 30 s * ln(0.7 / 0.2) = 37.6 s
+    rows = model.PrefillRows(1, 150 * kMilli, 16);
+    const double run_ns = 10e6 + 1e6 * rows;
+    model.Observe(Cost(rows, 1, static_cast<int64_t>(run_ns)));
+    spent += run_ns;
+  }
+  EXPECT_GE(rows, 139);
+  EXPECT_LE(rows, 140);
 }
 
 TEST(CostModel, NothingIsLateThatWasNotForetold) {

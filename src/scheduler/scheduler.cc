@@ -55,6 +55,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, KvCache* cache)
   }
   KVASIR_CHECK(options.resume_tokens > 0);
   for (int32_t slot = SlotsFor(seats_); slot-- > 0;) free_slots_.push_back(slot);
+  if (options.itl_target_ns > 0) costs_.LimitLate(options.itl_target_ns);
   growth_.resize(watermark_.size(), 0);
   counts_.free_seats = seats_;
 }
