@@ -48,12 +48,8 @@ void CostModel::Observe(const StepCost& step) {
   const double rows = base > 0 ? step.prefill_rows : step.prefill_rows + step.decode_rows;
   const double row_ns = (run_ns - base) / rows;
   LearnDepth(step.prefill_depth, rows, row_ns);
-  const double unit_ns = row_ns / (1 + slope_ * step.prefill_depth);
+  const double unit_ns = row_ns / RowUnits(step.prefill_depth);
   prefill_ns_ = Blend(prefill_ns_, unit_ns, unit_ns > prefill_ns_ ? kFast : kSlow);
-}
-
-void CostModel::LimitLate(int64_t target_ns) {
-  most_late_ns_ = (kLatestEnd - kLeastAim) * static_cast<double>(target_ns);
 }
 
 // Against what was known before the step. Where one of the two costs is not, nothing was foretold.
@@ -63,8 +59,9 @@ void CostModel::LearnLate(const StepCost& step) {
   const double decode = decode_ns(step.decode_rows);
   if (step.decode_rows > 0 && decode == 0) return;
   if (step.prefill_rows > 0 && prefill_ns_ == 0) return;
-  const double prefill = prefill_ns_ * step.prefill_rows * (1 + slope_ * step.prefill_depth);
-  late_ns_ = std::max(late_ns_, std::min(run_ns - decode - prefill, most_late_ns_));
+  const double prefill = prefill_ns_ * step.prefill_rows * RowUnits(step.prefill_depth);
+  const double most = (kLatestEnd - kLeastAim) * target_ns_;
+  late_ns_ = std::max(late_ns_, std::min(run_ns - decode - prefill, most));
 }
 
 void CostModel::LearnDepth(double depth, double rows, double row_ns) {
@@ -86,7 +83,7 @@ void CostModel::LearnDepth(double depth, double rows, double row_ns) {
 }
 
 double CostModel::Units(int32_t first, int32_t rows) const {
-  return rows * (1 + slope_ * (first + 0.5 * (rows - 1)));
+  return rows * RowUnits(first + 0.5 * (rows - 1));
 }
 
 int32_t CostModel::RowsIn(double units, int32_t first) const {
@@ -112,12 +109,12 @@ double CostModel::decode_ns(int32_t rows) const {
   return low + (high - low) * static_cast<double>(at - below) / static_cast<double>(above - below);
 }
 
-int32_t CostModel::PrefillRows(int32_t decode_rows, int64_t target_ns, int32_t floor) const {
+int32_t CostModel::PrefillRows(int32_t decode_rows, int32_t floor) const {
   if (prefill_ns_ <= 0) return floor;
   double base = decode_ns(decode_rows);
   if (base == 0) base = prefill_ns_ * decode_rows;
-  const auto target = static_cast<double>(target_ns);
-  const double aim = std::clamp(target * kLatestEnd - late_ns_, target * kLeastAim, target);
+  const double aim =
+      std::clamp(target_ns_ * kLatestEnd - late_ns_, target_ns_ * kLeastAim, target_ns_);
   const double rows = (aim - base) / prefill_ns_;
   return static_cast<int32_t>(std::clamp(rows, static_cast<double>(floor), 1e9));
 }

@@ -11,15 +11,15 @@
 //
 // The aim is the target, or less: machines have moments in which a step takes tens of milliseconds
 // longer than foretold, however short it is. L is the most that any step of late was longer, at
-// most LimitLate's 0.7 of the target, falling to 1 / e over 30 s of steps. The aim is 1.2 times the
-// target less L, between half of the target and all of it. L cannot tell a moment from a cost that
-// is not learnt yet (a slope, a number of decode rows).
+// most 0.7 of the target (more would change nothing, and one long pause of the process would keep
+// chunks short for minutes), falling to 1 / e over 30 s of steps. The aim is 1.2 times the target
+// less L, between half of the target and all of it. L cannot tell a moment from a cost that is not
+// learnt yet (a slope, a number of decode rows).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 namespace kvasir {
 
@@ -35,10 +35,9 @@ struct StepCost {
 
 class CostModel {
  public:
+  explicit CostModel(int64_t target_ns = 0) : target_ns_(static_cast<double>(target_ns)) {}
+
   void Observe(const StepCost& step);
-  // More lateness than changes the aim for this target is not remembered. Without it there is no
-  // such bound: one long pause of the process would keep chunks short for minutes.
-  void LimitLate(int64_t target_ns);
 
   double decode_ns(int32_t rows) const;                      // D; 0: nothing known
   double prefill_ns_per_row() const { return prefill_ns_; }  // P: at depth 0
@@ -50,13 +49,14 @@ class CostModel {
   int32_t RowsIn(double units, int32_t first) const;
   double swap_ns_per_block() const { return move_ns_; }
   double late_ns() const { return late_ns_; }  // L
-  // Prefill rows at depth 0 that fit beside so many decode rows into target_ns, at least `floor`;
+  // Prefill rows at depth 0 that fit beside so many decode rows into the target, at least `floor`;
   // `floor` if nothing is known.
-  int32_t PrefillRows(int32_t decode_rows, int64_t target_ns, int32_t floor) const;
+  int32_t PrefillRows(int32_t decode_rows, int32_t floor) const;
 
  private:
   void LearnDepth(double depth, double rows, double row_ns);
   void LearnLate(const StepCost& step);
+  double RowUnits(double depth) const { return 1 + slope_ * depth; }
 
   static constexpr size_t kBuckets = 32;
   std::array<double, kBuckets> decode_ns_{};  // by bit width of the rows; 0: not seen
@@ -66,7 +66,7 @@ class CostModel {
   double w_ = 0, wd_ = 0, wdd_ = 0, wt_ = 0, wdt_ = 0;
   double move_ns_ = 0;
   double late_ns_ = 0;
-  double most_late_ns_ = std::numeric_limits<double>::infinity();
+  double target_ns_;  // 0: none, and nothing is late
 };
 
 }  // namespace kvasir

@@ -99,14 +99,14 @@ TEST(SchedulerItl, NewAdmissionsCountToo) {
 TEST(CostModel, SettlesAtTheTargetWhateverTheShapeOfTheCost) {
   // A machine whose rows get dearer, with a fixed part that the model has no name for, and never a
   // step without prefill.
-  CostModel model;
+  CostModel model(40 * kMilli);
   int32_t rows = 16;
   double last = 0;
   for (int step = 0; step < 200; ++step) {
     const double row_ns = 1e5 * (1 + step / 100.0);
     const double run_ns = 5e6 + 8 * 1e5 + row_ns * rows;
     model.Observe(Cost(rows, 8, static_cast<int64_t>(run_ns)));
-    rows = model.PrefillRows(8, 40 * kMilli, 16);
+    rows = model.PrefillRows(8, 16);
     if (step > 30) {
       EXPECT_LT(run_ns, 42e6) << step;
       EXPECT_GT(run_ns, 30e6) << step;
@@ -118,11 +118,11 @@ TEST(CostModel, SettlesAtTheTargetWhateverTheShapeOfTheCost) {
 
 // A machine of 10 ms a decode step and 1 ms a row that is late by `late` at every 20th step: what
 // the steps took from the 100th on.
-std::vector<double> BesideMoments(CostModel& model, int64_t target_ns, double late, int32_t steps) {
+std::vector<double> BesideMoments(CostModel& model, double late, int32_t steps) {
   std::vector<double> took;
   model.Observe(Cost(0, 1, 10 * kMilli));
   for (int32_t step = 0; step < steps; ++step) {
-    const int32_t rows = model.PrefillRows(1, target_ns, 16);
+    const int32_t rows = model.PrefillRows(1, 16);
     const double run_ns = 10e6 + 1e6 * rows + (step % 20 == 19 ? late : 0);
     model.Observe(Cost(rows, 1, static_cast<int64_t>(run_ns)));
     if (step >= 100) took.push_back(run_ns);
@@ -133,23 +133,23 @@ std::vector<double> BesideMoments(CostModel& model, int64_t target_ns, double la
 
 TEST(CostModel, LeavesRoomForStepsThatTakeLongerThanForetold) {
   {  // A fifth of the target: still within what a late step may take.
-    CostModel model;
-    const std::vector<double> took = BesideMoments(model, 150 * kMilli, 30e6, 400);
+    CostModel model(150 * kMilli);
+    const std::vector<double> took = BesideMoments(model, 30e6, 400);
     EXPECT_NEAR(took[took.size() / 2], 150e6, 3e6);
     EXPECT_LE(took.back(), 183e6);
   }
   {
-    CostModel model;
-    const std::vector<double> took = BesideMoments(model, 150 * kMilli, 90e6, 400);
+    CostModel model(150 * kMilli);
+    const std::vector<double> took = BesideMoments(model, 90e6, 400);
     EXPECT_LE(took.back(), 190e6);
     EXPECT_GT(took[took.size() / 2], 85e6);  // no more than it has to
-    const std::vector<double> later = BesideMoments(model, 150 * kMilli, 0, 800);
+    const std::vector<double> later = BesideMoments(model, 0, 800);
     EXPECT_NEAR(later.back(), 150e6, 3e6);
     EXPECT_NEAR(later[later.size() / 2], 150e6, 3e6);  // and forgotten when they are over
   }
   {  // Whatever the moments are like, it aims at half of the target.
-    CostModel model;
-    const std::vector<double> took = BesideMoments(model, 150 * kMilli, 900e6, 400);
+    CostModel model(150 * kMilli);
+    const std::vector<double> took = BesideMoments(model, 900e6, 400);
     EXPECT_LE(took[took.size() / 2], 76e6);
     EXPECT_GT(took[took.size() / 2], 45e6);  // after each such step rows count as dear for a while
   }
@@ -157,15 +157,14 @@ TEST(CostModel, LeavesRoomForStepsThatTakeLongerThanForetold) {
 
 // A pause of the whole process: as short as half of the target for a while, not for minutes.
 TEST(CostModel, OneLongPauseIsForgotten) {
-  CostModel model;
-  model.LimitLate(150 * kMilli);
-  BesideMoments(model, 150 * kMilli, 0, 20);
+  CostModel model(150 * kMilli);
+  BesideMoments(model, 0, 20);
   model.Observe(Cost(140, 1, 60'000 * kMilli));
   EXPECT_NEAR(model.late_ns(), 105e6, 1e5);
   double spent = 0;
   int32_t rows = 0;
   while (spent < 40e9) {  // 30 s * ln(0.7 / 0.2) = 37.6 s
-    rows = model.PrefillRows(1, 150 * kMilli, 16);
+    rows = model.PrefillRows(1, 16);
     const double run_ns = 10e6 + 1e6 * rows;
     model.Observe(Cost(rows, 1, static_cast<int64_t>(run_ns)));
     spent += run_ns;
@@ -175,7 +174,7 @@ TEST(CostModel, OneLongPauseIsForgotten) {
 }
 
 TEST(CostModel, NothingIsLateThatWasNotForetold) {
-  CostModel model;
+  CostModel model(150 * kMilli);
   model.Observe(Cost(0, 1, 500 * kMilli));  // the first decode step
   model.Observe(Cost(0, 1, 10 * kMilli));
   model.Observe(Cost(40, 0, 400 * kMilli));  // the first prompt
@@ -189,7 +188,7 @@ TEST(CostModel, NothingIsLateThatWasNotForetold) {
 // Rows that cost 1 + depth / 500 times as much: what was learnt is the line, and chunks of prompts
 // of any depth take the target, at the first step of a prompt already.
 TEST(CostModel, LearnsWhatDepthCosts) {
-  CostModel model;
+  CostModel model(100 * kMilli);
   const auto run_ns = [](int32_t first, int32_t rows) {
     double ns = 5e6;
     for (int32_t r = 0; r < rows; ++r) ns += 2e5 * (1 + (first + r) / 500.0);
@@ -199,7 +198,7 @@ TEST(CostModel, LearnsWhatDepthCosts) {
   int32_t steps = 0;
   for (int prompt = 0; prompt < 6; ++prompt) {
     for (int32_t first = 0; first < 4096; ++steps) {
-      const double room = model.PrefillRows(1, 100 * kMilli, 16);
+      const double room = model.PrefillRows(1, 16);
       const int32_t rows = std::clamp(model.RowsIn(room, first), 1, 4096 - first);
       const double took = run_ns(first, rows);
       if (prompt > 0) {

@@ -31,8 +31,7 @@ ScheduledBatch Scheduler::Plan(int64_t now_ns) {
   prefill_spent_ = 0;
   by_depth_ = options_.itl_target_ns > 0 && batch.rows > 0;
   if (by_depth_) {
-    prefill_budget_ = std::max(
-        1, costs_.PrefillRows(batch.rows, options_.itl_target_ns, options_.itl_floor_rows));
+    prefill_budget_ = std::max(1, costs_.PrefillRows(batch.rows, options_.itl_floor_rows));
   } else if (options_.prefill_beside_decodes > 0 && batch.rows > 0) {
     prefill_budget_ = options_.prefill_beside_decodes;
   }

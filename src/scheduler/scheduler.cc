@@ -42,7 +42,10 @@ std::optional<PreemptMode> PreemptModeByName(std::string_view name) {
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, KvCache* cache)
-    : options_(options), cache_(cache), block_tokens_(cache->block_tokens()) {
+    : options_(options),
+      cache_(cache),
+      block_tokens_(cache->block_tokens()),
+      costs_(options.itl_target_ns) {
   KVASIR_CHECK(options.max_model_len > 0 && options.max_num_seqs > 0 &&
                options.max_num_batched_tokens > 0 && options.itl_floor_rows > 0 &&
                options.prefill_beside_decodes >= 0);
@@ -55,7 +58,6 @@ Scheduler::Scheduler(const SchedulerOptions& options, KvCache* cache)
   }
   KVASIR_CHECK(options.resume_tokens > 0);
   for (int32_t slot = SlotsFor(seats_); slot-- > 0;) free_slots_.push_back(slot);
-  if (options.itl_target_ns > 0) costs_.LimitLate(options.itl_target_ns);
   growth_.resize(watermark_.size(), 0);
   counts_.free_seats = seats_;
 }

@@ -203,9 +203,9 @@ class PromiseCheck {
           std::includes(in_batch.begin(), in_batch.end(), decoding_.begin(), decoding_.end()))
           << "somebody who decodes was left out";
       if (options.itl_target_ns > 0 && !decoding_.empty()) {
-        EXPECT_LE(prefill_rows, rig_.scheduler().costs().PrefillRows(
-                                    static_cast<int32_t>(decoding_.size()), options.itl_target_ns,
-                                    options.itl_floor_rows));
+        EXPECT_LE(prefill_rows,
+                  rig_.scheduler().costs().PrefillRows(static_cast<int32_t>(decoding_.size()),
+                                                       options.itl_floor_rows));
       } else if (options.prefill_beside_decodes > 0 && !decoding_.empty()) {
         EXPECT_LE(prefill_rows, options.prefill_beside_decodes);
       }
